@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.signing import Signer
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.rollouts import transitions
-from aggregator_api.rollouts.adoptions import score_of
+from aggregator_api.rollouts.scores import score_of
 from aggregator_api.rounds import secure_rounds
 from aggregator_api.storage.db import epochs
 from aggregator_api.storage.db.models import FederationRow, ParticipationRow, RoundRow

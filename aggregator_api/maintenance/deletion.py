@@ -13,11 +13,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import BrokerError, ConflictError, UnavailableError
-from aggregator_api.devices.accounts import BrokerAccounts, username
-from aggregator_api.devices.service import find
+from aggregator_api.devices.service import BrokerAccounts, find, username
 from aggregator_api.federations import service
-from aggregator_api.maintenance.retention import rows
-from aggregator_api.maintenance.retention.rows import Counts, DeletedFederation
+from aggregator_api.maintenance import retention
+from aggregator_api.maintenance.retention import Counts, DeletedFederation
 from aggregator_api.rounds.aggregation import read_state
 from aggregator_api.rounds.announcements import Publisher
 from aggregator_api.rounds.coordinator import Coordinator
@@ -64,10 +63,10 @@ class DeletionService:
                 if not dry_run and row.status in ("running", "paused") and force:
                     row.status = "stopped"
                     self._coordinator.transition(session, row, Stopped("deleted by the operator"))
-                deleted = rows.remove_federation(session, row, dry_run=dry_run)
+                deleted = retention.remove_federation(session, row, dry_run=dry_run)
             if dry_run:
                 return deleted
-            for topic in rows.retained_topics(name, deleted.devices):
+            for topic in retention.retained_topics(name, deleted.devices):
                 self._publisher.publish(topic, b"", retain=True)
         for device in deleted.devices:
             self._forget_device(name, device)
@@ -85,16 +84,16 @@ class DeletionService:
         with self._coordinator.lock:
             if not dry_run:
                 with self._database.read() as session:
-                    rows.require_no_update_in_use(session, *find(session, name, device))
+                    retention.require_no_update_in_use(session, *find(session, name, device))
                 self._coordinator.apply_event(name, DeviceLost(device))
             with self._database.write() as session:
                 federation, row = find(session, name, device)
                 if not dry_run:
                     forget_kept_uploads(session, self._blobs, federation, device)
-                deleted = rows.remove_device(session, federation, row, dry_run=dry_run)
+                deleted = retention.remove_device(session, federation, row, dry_run=dry_run)
             if dry_run:
                 return deleted
-            for topic in rows.retained_topics(name, [device])[1:]:
+            for topic in retention.retained_topics(name, [device])[1:]:
                 self._publisher.publish(topic, b"", retain=True)
             self._coordinator.devices_changed(name)  # the next version is made without it
         self._forget_device(name, device)
@@ -110,7 +109,7 @@ class DeletionService:
         """
         with self._coordinator.lock, self._database.write() as session:
             federation = service.get_federation(session, name)
-            rows.retire(session, federation, rows.deletable(session, federation, [version]))
+            retention.retire(session, federation, retention.deletable(session, federation, [version]))
 
     def _revoke_accounts(self, name: str, devices: list[str]) -> None:
         try:
@@ -137,8 +136,8 @@ def forget_kept_uploads(session: Session, blobs: BlobStore, federation: Federati
         raise ConflictError(
             f"round {row.number} is being aggregated with what {device!r} has sent before; try again once it has ended"
         )
-    mine = (ModelVersionRow.federation_id == federation.id, ModelVersionRow.deleted_at.is_(None))
-    for version in session.scalars(select(ModelVersionRow).where(*mine)):
+    kept = (ModelVersionRow.federation_id == federation.id, ModelVersionRow.deleted_at.is_(None))
+    for version in session.scalars(select(ModelVersionRow).where(*kept)):
         before = read_state(blobs, version.state_sha256)
         after = method.forget_clients(before, {device})
         if after is not before:

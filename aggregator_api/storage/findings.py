@@ -1,10 +1,11 @@
-"""Whether every row holds what its columns are for: SQLite itself takes any value in any column."""
+"""Findings of a check of what the server keeps; rows whose values can't be read are among them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from sqlalchemy import JSON, Boolean, Column, ColumnElement, LargeBinary, Table, literal_column, select
@@ -12,10 +13,40 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from aggregator_api.storage.db.models.base import Base
-from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity, guarded
 from federation.plan import Plan
 from federation.secure_sums.summation import layout_from_json
 from gaitway.errors import first_problem
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    REPAIRED = "repaired"
+    PROBLEM = "problem"
+
+
+class FsckResult(NamedTuple):
+    """What was found, and what to do about it ('' where nothing is to be done)."""
+
+    level: Severity
+    message: str
+    advice: str = ""
+
+
+FROM_BACKUP = "bring the server back from a backup (`restore`)"
+
+
+def guarded(what: str, findings: Iterator[FsckResult], session: Session | None = None) -> Iterator[FsckResult]:
+    """Yield findings; damage that ends the check of one thing is itself a finding, and the next thing is checked."""
+    try:
+        yield from findings
+    except Exception as error:  # damage may be of any kind: whatever reads it raises what it likes
+        if session is not None:
+            session.rollback()
+        words = " ".join(str(error).split())[:300]
+        yield FsckResult(Severity.PROBLEM, f"{what} cannot be read: {words or type(error).__name__}", FROM_BACKUP)
+
 
 ROWS_AT_ONCE = 1000
 MAX_NAMED = 5
@@ -26,7 +57,7 @@ _PARSED: dict[tuple[str, str], Callable[[Any], Any]] = {
 }
 
 
-def check(session: Session) -> Iterator[FsckResult]:
+def damaged_rows(session: Session) -> Iterator[FsckResult]:
     """Read every row of every table, and name those that cannot be what the server has written."""
     damaged = 0
     for table in Base.metadata.sorted_tables:
@@ -60,9 +91,9 @@ def _rows(session: Session, table: Table) -> Iterator[Any]:
     # one by one, though those before the damage come a second time
     keys = list(table.primary_key.columns)
     for key in session.execute(select(*keys)).all():
-        here = [column == value for column, value in zip(keys, key, strict=True)]
+        is_row = [column == value for column, value in zip(keys, key, strict=True)]
         try:
-            yield session.execute(select(*raw).select_from(table).where(*here)).one()
+            yield session.execute(select(*raw).select_from(table).where(*is_row)).one()
         except SQLAlchemyError as error:
             session.rollback()
             yield f"the row {_shown(key)} cannot be read: {str(error).splitlines()[0][:200]}"
