@@ -57,7 +57,7 @@ from aggregator_api.transport.mqtt.transport import Connect
 from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, read
-from gaitway.private_files import make_private
+from gaitway.files import make_private
 
 log = logging.getLogger(__name__)
 
