@@ -138,7 +138,7 @@ def halt(
 def _listed(federation: str, data_dir: Any, config: Any) -> list[dict[str, Any]]:
     from sqlalchemy import select
 
-    from aggregator_api.http.api.rollout_queries import described
+    from aggregator_api.http.queries.rollouts import described
     from aggregator_api.storage.db.models import RolloutRow
 
     with reading(data_dir, config) as session:

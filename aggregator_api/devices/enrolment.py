@@ -43,7 +43,6 @@ Signature = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="base64 of the ed25519 signature, 64 bytes")
 ]
 
-Tags = Annotated[list[Name], Field(max_length=32)]
 Moment = Annotated[int, Field(ge=0, le=2**53)]
 
 

@@ -106,15 +106,20 @@ def move(session: Session, federation: FederationRow, number: int, event: Event,
         NotFoundError: if there is no such rollout.
         ConflictError: if it is in a phase in which that cannot be.
     """
-    row = transitions.numbered(session, federation, number)
-    if row is None:
-        raise unknown(federation.name, number)
+    row = get_rollout(session, federation.name, number)
     try:
         return transitions.apply(session, federation, row, event, now)
     except RolloutError as error:
         raise ConflictError(str(error)) from error
 
 
-def unknown(name: str, number: int) -> NotFoundError:
-    """Return the error for a rollout that does not exist."""
-    return NotFoundError(f"federation {name!r} has no rollout {number}")
+def get_rollout(session: Session, name: str, number: int) -> RolloutRow:
+    """Return the rollout of that number.
+
+    Raises:
+        NotFoundError: if there is no such federation or rollout.
+    """
+    row = transitions.numbered(session, get_federation(session, name), number)
+    if row is None:
+        raise NotFoundError(f"federation {name!r} has no rollout {number}")
+    return row

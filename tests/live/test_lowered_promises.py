@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.http.api import queries
+from aggregator_api.http.queries import listings
 from aggregator_api.storage.db.models import FederationRow, ParticipationRow
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.persistence import load_agent
@@ -42,7 +42,7 @@ def refusals(world: World) -> dict[str, int]:
     """Return what the server answers over REST of those who refuse its plan."""
     with world.runtime.database.read() as session:
         row = session.scalars(select(FederationRow).where(FederationRow.name == FEDERATION)).one()
-        return {each.reason: each.devices for each in queries.federation(session, row).plan_refusals}
+        return {each.reason: each.devices for each in listings.federation(session, row).plan_refusals}
 
 
 def invited(world: World) -> set[str]:

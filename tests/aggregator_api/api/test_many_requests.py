@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from aggregator_api.http.api import coalescing, queries
+from aggregator_api.http.api import coalescing
 from aggregator_api.http.api.coalescing import Coalescing
-from aggregator_api.http.api.event_feed import EventFeed
 from aggregator_api.http.api.middleware.concurrency import ConcurrencyLimit
+from aggregator_api.http.event_feed import EventFeed
+from aggregator_api.http.queries import listings
 from tests.aggregator_api.bench import Bench, stream_access
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 
@@ -154,14 +155,14 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def test_streams_share_one_reader_and_miss_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = 0
-    events = queries.events
+    events = listings.events
 
     def counted(*given: Any) -> Any:
         nonlocal reads
         reads += 1
         return events(*given)
 
-    monkeypatch.setattr(queries, "events", counted)
+    monkeypatch.setattr(listings, "events", counted)
 
     access = stream_access(bench.runtime)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from aggregator_api.http.api.device_status import TRAINS, activity
+from aggregator_api.http.queries.devices import TRAINS, activity
 from aggregator_api.notifications import attention
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, EventRow, FederationRow, RoundRow

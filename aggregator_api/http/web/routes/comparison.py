@@ -10,10 +10,9 @@ from sqlalchemy import select
 from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import ForbiddenError, UnprocessableError
 from aggregator_api.federations import service
-from aggregator_api.http.api.dependencies import CallerDep, DatabaseDep
-from aggregator_api.http.api.federation_comparison import MAX_COMPARED, ComparedFederation, compared, paired
-from aggregator_api.http.api.round_history import latest_rounds
-from aggregator_api.http.api.scores import round_scores
+from aggregator_api.http.dependencies import CallerDep, DatabaseDep
+from aggregator_api.http.queries.comparisons import MAX_COMPARED, ComparedFederation, compared, paired
+from aggregator_api.http.queries.rounds import latest_rounds, round_scores
 from aggregator_api.http.web import views
 from aggregator_api.http.web.pages import page
 from aggregator_api.storage.db.models import FederationRow

@@ -12,16 +12,14 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.devices import contributions
-from aggregator_api.devices.service import find
+from aggregator_api.devices.service import DeviceTags, find
 from aggregator_api.federations import service
-from aggregator_api.http.api import queries
-from aggregator_api.http.api.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep
-from aggregator_api.http.api.device_history import history
-from aggregator_api.http.api.device_status import activity
-from aggregator_api.http.api.journal_queries import EventFilter, latest_events
-from aggregator_api.http.api.queries import PageParams
-from aggregator_api.http.api.schemas.resources import Device, DeviceTags, EnrolmentState
-from aggregator_api.http.api.scores import class_metric_of, metric_of
+from aggregator_api.http.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries.devices import activity, history
+from aggregator_api.http.queries.listings import EventFilter, PageParams, latest_events
+from aggregator_api.http.queries.resources import Device, EnrolmentState
+from aggregator_api.http.queries.rounds import class_metric_of, metric_of
 from aggregator_api.http.web import views
 from aggregator_api.http.web.forms import FormDep, words_of
 from aggregator_api.http.web.pages import page, part
@@ -157,7 +155,7 @@ def _back(name: str, device: str, form: dict[str, str]) -> Response:
 
 
 def _listed(session: Session, row: FederationRow, cursor: PageParams, wanted: DeviceFilter) -> dict[str, Any]:
-    found = queries.devices(
+    found = listings.devices(
         session, row, wanted.enrolment, wanted.tag or None, cursor, wanted.find_name, suspended=wanted.suspended
     )
     return {"found": found, "cursor": cursor.cursor, **wanted._asdict()}

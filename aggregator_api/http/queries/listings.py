@@ -11,8 +11,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api.core.errors import NotFoundError
 from aggregator_api.devices import contributions, masked_contributions, suspension
-from aggregator_api.http.api.schemas import resources
-from aggregator_api.http.api.schemas.credentials import Key, Token
+from aggregator_api.http.queries import resources
+from aggregator_api.http.queries.credentials import Key, Token
 from aggregator_api.rollouts import scores as version_scores
 from aggregator_api.rounds.updates.screening import EXCLUDED
 from aggregator_api.storage.db import epochs, repositories
@@ -403,3 +403,33 @@ def _counted(update: UpdateRow, claimed: int, judged: bool) -> int | None:
 def columns(row: Any) -> dict[str, Any]:
     """Return what a row holds, by the names of its attributes."""
     return {attribute.key: getattr(row, attribute.key) for attribute in inspect(row).mapper.column_attrs}
+
+
+class EventFilter(NamedTuple):
+    """Which events are wanted; what is empty or None narrows nothing."""
+
+    kinds: tuple[str, ...] = ()
+    device: str = ""
+    since: float | None = None
+    until: float | None = None
+
+
+ALL = EventFilter()
+
+
+def latest_events(
+    session: Session, federation: FederationRow, most: int, wanted: EventFilter = ALL, *, before: int | None = None
+) -> Sequence[EventRow]:
+    """Return the latest events that are wanted (before that id), the newest first."""
+    query = select(EventRow).where(EventRow.federation_id == federation.id)
+    if before is not None:
+        query = query.where(EventRow.id < before)
+    if wanted.kinds:
+        query = query.where(EventRow.kind.in_(wanted.kinds))
+    if wanted.device:
+        query = query.where(EventRow.device == wanted.device)
+    if wanted.since is not None:
+        query = query.where(EventRow.created_at >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(EventRow.created_at < wanted.until)
+    return session.scalars(query.order_by(EventRow.id.desc()).limit(most)).all()
