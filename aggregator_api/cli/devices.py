@@ -215,8 +215,8 @@ def enrol(
         address, row = enrolment_tokens.checked_server(server), get_federation(session, federation)
         wanted = enrolment_tokens.read_devices(_text(devices), _enrolled(session, row))
         server_key = Identity(load(config, data_dir=data_dir).identity).public_key
-        given = {"auto_approve": auto_approve, "lifetime_s": hours * 3600}
-        tokens = [enrolment_tokens.NewToken(device=entry.device, tags=entry.tags, **given) for entry in wanted]
+        base = enrolment_tokens.NewToken(auto_approve=auto_approve, lifetime_s=hours * 3600)
+        tokens = [base.model_copy(update={"device": entry.device, "tags": list(entry.tags)}) for entry in wanted]
         made = [_issued(session, row, new, address, server_key) for new in tokens]
         text = enrolment_tokens.sheet(made) if out.suffix == ".html" else enrolment_tokens.token_table(made)
         if not write_secret(out, text.encode()):

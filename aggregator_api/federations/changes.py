@@ -22,7 +22,6 @@ from aggregator_api.storage.db.models import FederationRow, ModelAliasRow
 from federation.errors import SettingsError
 from federation.method import Method
 from federation.plan import (
-    Plan,
     PromotionSettings,
     PublicationSettings,
     RolloutSettings,
@@ -66,7 +65,7 @@ class SettingsService:
         with self._coordinator.lock:
             with self._database.write() as session:
                 row = get_federation(session, name)
-                plan = Plan.model_validate(row.plan)
+                plan = row.parsed_plan
                 rounds, rollout = (
                     _merge_settings(plan.rounds, wanted.rounds),
                     _merge_settings(plan.rollout, wanted.rollout),

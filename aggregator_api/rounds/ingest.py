@@ -168,7 +168,7 @@ class Ingest:
             # for its successor's devices itself
             contract = self._coordinator.contract(federation)
             changed |= self._note_changes(session, federation, contract, address.device, status)
-            waits = changed and not contract.keeps_contributions
+            waits = changed and not contract.kind.keeps_sums
             missed = waits and opening.due(session, federation, contract.plan, time.time())
             report = status.release
             if status.adoption:
@@ -192,7 +192,7 @@ class Ingest:
         self, session: Session, federation: FederationRow, contract: Contract, device: str, status: DeviceStatus
     ) -> bool:
         """Note which sums a device would add to a masked round; return whether that is news."""
-        if not contract.is_continuous or contract.keeps_contributions:
+        if not (contract.kind.sums and contract.kind.masked):
             return False
         row = repositories.find_device(session, federation, device)
         if row is None or status.state == "offline":  # a last will knows nothing of sums
@@ -265,7 +265,7 @@ class Ingest:
             return
         tree = contract.decode(upload.manifest, data, self._broadcasts.read)
         norms = self._anomalies.check(contract, context, upload.manifest, tree)
-        if contract.keeps_contributions and upload.manifest.compression != "none":
+        if contract.kind.keeps_sums and upload.manifest.compression != "none":
             blob = self._blobs.put(wire.encode(tree))  # it stays for long, and is read without its manifest
         else:
             self._blobs.adopt(upload.path, upload.manifest.sha256)
@@ -316,7 +316,7 @@ class Ingest:
             manifest = _with_fitting_gains(manifest, contract, key)
             if context.known is not None:
                 receipts.forget_quarantined(session, device, manifest.update_id)
-            if contract.keeps_contributions:
+            if contract.kind.keeps_sums:
                 contributions.replace(session, federation, device, manifest, blob)
                 next_one = receipts.Destination("accepted", federation.last_round + 1)
                 receipts.note_update(session, federation, device, manifest, next_one, "", norms)
@@ -456,7 +456,7 @@ def _opened(payload: bytes) -> tuple[Envelope, UpdateManifest | None, str]:
 
 def _with_fitting_gains(manifest: UpdateManifest, contract: Contract, key: Key) -> UpdateManifest:
     """Drop gains that the federation has no use for: the update itself is as good without them."""
-    fit = {} if contract.is_continuous else fitting(manifest.gains, len(contract.plan.labels))
+    fit = {} if contract.kind.sums else fitting(manifest.gains, len(contract.plan.labels))
     if unfit := sorted(manifest.gains.keys() - fit.keys()):
         log.warning("gains dropped candidates=%s", ",".join(unfit), extra=_about(key))
     return manifest.model_copy(update={"gains": fit})

@@ -42,7 +42,7 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
         return False
     if _is_finished(session, federation, plan):
         return True
-    choice = sum_retries.choose(session, federation, plan, now) if plan.secure.is_on else None
+    choice = sum_retries.choose(session, federation, plan, now) if federation.kind.masked else None
     if choice is not None and choice.is_group:
         return True
     goes_on = choice is not None and sum_retries.goes_on_at_once(session, federation)
@@ -57,7 +57,6 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
         session,
         federation,
         plan.rounds.cohort_tags,
-        signing=plan.secure.is_on,
         resting=resting_rounds(plan.rounds),
     )
     # for one that is left out the others do not wait, as long as they are a quorum
@@ -66,7 +65,7 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
 
 def _has_changes(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
     """Whether the sum of all who are here would differ from the last one by enough devices to hide each of them."""
-    online = repositories.could_train(federation, plan.rounds.cohort_tags, signing=True, at=now)
+    online = repositories.could_train(federation, plan.rounds.cohort_tags, at=now)
     return masked_contributions.counts_online(session, federation, online).changed >= plan.secure.min_devices
 
 
@@ -105,7 +104,7 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         federation.status = "finished"
         repositories.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
-    choice = sum_retries.choose(session, federation, plan, now) if plan.secure.is_on else None
+    choice = sum_retries.choose(session, federation, plan, now) if federation.kind.masked else None
     if choice is not None:
         sum_retries.sit_out(session, federation, plan, choice.sit_out, number)
     if choice is not None and choice.is_group:
@@ -115,7 +114,6 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         session,
         federation,
         plan.rounds.cohort_tags,
-        signing=plan.secure.is_on,
         resting=resting_rounds(plan.rounds),
         at=now,
     )
@@ -137,7 +135,7 @@ def _write(
     waits_s = deadlines.waits_s(plan)
     deadline, number = now + waits_s if waits_s else None, repositories.last_number(session, federation) + 1
     repositories.add_round(session, federation, number, cohort, deadline)
-    if plan.secure.is_on:
+    if federation.kind.masked:
         secure_rounds.begin(session, federation, plan.secure, cohort, retry)
 
 

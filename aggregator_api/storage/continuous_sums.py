@@ -21,7 +21,7 @@ from federation import wire
 from federation.aggregation.present_sums import combined, settings_of
 from federation.method import SumMethod
 from federation.methods import METHODS, method_from_json
-from federation.plan import Plan, SecureSettings
+from federation.plan import SecureSettings
 from federation.records import Tree, Update
 from federation.records.tree import flatten
 from federation.secure_sums.plausibility import OpenedSum, implausibility
@@ -40,9 +40,9 @@ def _check_one(session: Session, blobs: BlobStore, number: int) -> Iterator[Fsck
     method = method_from_json(description) if description["name"] in METHODS else None
     if not isinstance(method, SumMethod):
         return
-    secure = Plan.model_validate(federation.plan).secure
+    secure = federation.parsed_plan.secure
     try:
-        if secure.is_on:
+        if federation.kind.masked:
             yield _plausible(session, blobs, federation, method, secure)
         else:
             yield _compared(session, blobs, federation, method)
@@ -58,7 +58,7 @@ def rebuilt(session: Session, blobs: BlobStore, federation: FederationRow, metho
     Raises:
         BlobError: if a blob is missing or damaged.
     """
-    plan = Plan.model_validate(federation.plan)
+    plan = federation.parsed_plan
     query = select(ContributionRow).where(
         ContributionRow.federation_id == federation.id, ContributionRow.published_sha256.is_not(None)
     )

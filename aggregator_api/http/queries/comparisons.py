@@ -81,14 +81,14 @@ class PairedDifference(NamedTuple):
 
 def compared(row: FederationRow, scores: dict[int, RoundScore]) -> ComparedFederation:
     """Put a federation's scores, by their rounds' numbers, beside what they are measured in."""
-    plan = Plan.model_validate(row.plan)
+    plan = row.parsed_plan
     metric, of_class = metric_of(plan)[1], class_metric_of(plan)
     return ComparedFederation(row.name, plan, row.status, metric, of_class, scores, max(scores, default=0))
 
 
 def paired(session: Session, row: FederationRow, number: int, other: FederationRow, base: int) -> PairedDifference:
     """Pair what devices measured in a round of a federation with what they measured in a round of another."""
-    name, metric = metric_of(Plan.model_validate(row.plan))
+    name, metric = metric_of(row.parsed_plan)
     own, theirs = (_by_device(session, *which, f"{name}_after") for which in ((row, number), (other, base)))
     gains = [metric.gain(own[device], theirs[device]) for device in sorted(own.keys() & theirs.keys())]
     mean, half = (fmean(gains) if gains else None), None
@@ -168,7 +168,7 @@ def difference(
         other,
         measures.compare(session, federation, new.id, old_id),
         measures.compare_by_device(session, federation, new.id, old_id, MAX_PAIRS),
-        _classes(Plan.model_validate(federation.plan), source.score, other.score if other else None),
+        _classes(federation.parsed_plan, source.score, other.score if other else None),
         _changes(session, federation, new, old),
     )
 

@@ -24,8 +24,6 @@ from aggregator_api.storage.db.models import (
     RoundRow,
     UpdateRow,
 )
-from federation.methods import is_continuous
-from federation.plan import Plan
 from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices, resting_rounds
 
 UPDATES_SHOWN = 20
@@ -149,7 +147,7 @@ def activity(session: Session, federation: FederationRow, device: DeviceRow) -> 
     )
     if obstacle:
         return DeviceActivity(IDLE, obstacle)
-    if is_continuous(federation.plan["method"]):
+    if federation.kind.sums:
         return DeviceActivity("What of it is in the model", _in_sums(session, federation, device))
     waits = _in_round(current, part, device) if current is not None else waiting_for(session, federation)
     return DeviceActivity(IDLE, waits)
@@ -198,7 +196,7 @@ def _device_reason(device: DeviceRow) -> str:
 
 def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> str:
     """Say what a device has in the sums of a continuous federation."""
-    if federation.plan.get("secure", {}).get("mode", "off") != "off":
+    if federation.kind.masked:
         return _in_masked_sum(session, device)
     row = contributions.find(session, device)
     if row is None:
@@ -239,11 +237,11 @@ def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRo
 
 def waiting_for(session: Session, federation: FederationRow) -> str:
     """Say what a running federation in rounds waits for while none is open."""
-    plan = Plan.model_validate(federation.plan)
-    rounds, signing, needed = plan.rounds, plan.secure.is_on, needed_devices(plan)
-    able = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing)
+    plan = federation.parsed_plan
+    rounds, needed = plan.rounds, needed_devices(plan)
+    able = repositories.count_online(session, federation, rounds.cohort_tags)
     rest = resting_rounds(rounds)
-    ready = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing, resting=rest)
+    ready = repositories.count_online(session, federation, rounds.cohort_tags, resting=rest)
     groups = f" in the groups {', '.join(rounds.cohort_tags)}" if rounds.cohort_tags else ""
     if able < needed == 1 and not suspension.counts(session, federation):
         return f"No round is open: a round needs a device{groups}, and none is online."

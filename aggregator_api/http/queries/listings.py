@@ -33,8 +33,6 @@ from aggregator_api.storage.db.models import (
     RoundRow,
     UpdateRow,
 )
-from federation.methods import is_continuous
-from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest, VersionScore
 from federation.rounds import publication
 from federation.rounds.server_round import ClientStatus
@@ -87,11 +85,11 @@ def federation(session: Session, row: FederationRow) -> resources.FederationDeta
 
 
 def _continuous(session: Session, row: FederationRow) -> resources.ContinuousState | None:
-    if not is_continuous(row.plan["method"]):
+    if not row.kind.sums:
         return None
-    plan = Plan.model_validate(row.plan)
-    if plan.secure.is_on:
-        online = repositories.could_train(row, plan.rounds.cohort_tags, signing=True, at=time.time())
+    plan = row.parsed_plan
+    if row.kind.masked:
+        online = repositories.could_train(row, plan.rounds.cohort_tags, at=time.time())
         counts = masked_contributions.counts_online(session, row, online)
         return resources.ContinuousState(devices=counts.devices, changes_waiting=counts.changed, next_version_at=None)
     found = contributions.counts(session, row)

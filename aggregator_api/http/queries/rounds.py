@@ -203,7 +203,7 @@ def class_metric_of(plan: Plan) -> Metric | None:
 
 def round_scores(session: Session, federation: FederationRow, numbers: Sequence[int]) -> dict[int, RoundScore]:
     """Return the scores of those rounds that any device has measured, by their numbers."""
-    plan = Plan.model_validate(federation.plan)
+    plan = federation.parsed_plan
     metric, kind = metric_of(plan)
     name, classes = f"{metric}_after", class_score_names(len(plan.labels))
     row, connection = ScoreRow, session.connection()

@@ -18,7 +18,6 @@ from aggregator_api.notifications import attention
 from aggregator_api.notifications.attention import AttentionItem
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import FederationRow, RoundRow
-from federation.plan import Plan
 from gaitway.label_text import label_text
 from gaitway.tasks import Metric
 
@@ -132,7 +131,7 @@ def timeline(session: Session, row: FederationRow, before: int | None = None) ->
 
 def chart(session: Session, row: FederationRow) -> dict[str, Any]:
     """Return scores, bytes and privacy over the latest rounds, as the charts take them."""
-    plan = Plan.model_validate(row.plan)
+    plan = row.parsed_plan
     rows = round_history.latest_rounds(session, row, CHART_ROUNDS)
     numbers = [round_row.number for round_row in rows]
     scores = round_scores(session, row, numbers)

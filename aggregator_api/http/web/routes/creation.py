@@ -35,7 +35,7 @@ from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import FederationRow
 from federation.methods import METHODS
-from federation.plan import ModelSpec, Plan
+from federation.plan import ModelSpec
 from gaitway.errors import first_problem
 
 router = APIRouter()
@@ -81,7 +81,7 @@ def show(
             if version is None
             else repositories.version_of(session, row, version)
         )
-        fields = derived_fields(Plan.model_validate(row.plan), row.name, found.version)
+        fields = derived_fields(row.parsed_plan, row.name, found.version)
     return _form(request, database, fields, preset="")
 
 

@@ -25,7 +25,6 @@ from aggregator_api.http.web.forms import FormDep, words_of
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow
-from federation.plan import Plan
 from federation.protocol.messages import class_score_names
 from gaitway.errors import first_problem
 
@@ -162,7 +161,7 @@ def _listed(session: Session, row: FederationRow, cursor: PageParams, wanted: De
 
 
 def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict[str, Any]:
-    plan = Plan.model_validate(federation.plan)
+    plan = federation.parsed_plan
     last = repositories.last_number(session, federation)
     begun = PageParams(max(0, last - HISTORY_ROUNDS + 1), HISTORY_ROUNDS + 1)
     name, metric = metric_of(plan)

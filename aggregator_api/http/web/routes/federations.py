@@ -23,7 +23,6 @@ from aggregator_api.http.web.forms import FormDep
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
 from aggregator_api.storage.db.models import FederationRow
-from federation.plan import Plan
 
 router = APIRouter()
 
@@ -194,7 +193,7 @@ def _now(session: Session, row: FederationRow, request: Request, _place: PagePos
 def _rounds(session: Session, row: FederationRow, request: Request, place: PagePosition) -> dict[str, Any]:
     found, older = views.timeline(session, row, place.before)
     begin, end = views.timeline_bounds(found)
-    metric = metric_of(Plan.model_validate(row.plan))[1]
+    metric = metric_of(row.parsed_plan)[1]
     shown: dict[str, Any] = {"rounds": found, "line_begin": begin, "line_end": end, "metric": metric}
     shown |= {"before": place.before, "older": older, "cursor": place.cursor}
     return {**shown, "score_text": views.score_text}

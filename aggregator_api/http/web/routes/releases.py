@@ -39,7 +39,6 @@ from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import FederationRow, ModelVersionRow
-from federation.plan import Plan
 from gaitway.errors import first_problem
 
 router = APIRouter()
@@ -128,7 +127,7 @@ def _page(
     shown: ReleasePage,
     **more: Any,
 ) -> Response:
-    plan = Plan.model_validate(federation.plan)
+    plan = federation.parsed_plan
     found = difference(session, federation, row, shown.present)
     values: dict[str, Any] = {"shown": shown, "difference": found, "version": row.version}
     values |= {"metric": metric_of(plan)[1], "class_metric": class_metric_of(plan), "score_text": views.score_text}
@@ -223,7 +222,7 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
         found = listings.model_versions(session, row, page_params)
         aliases = listings.aliases(session, row)
         bases = rounds.bases(session, row, [version.round_number for version in found.items])
-        metric = metric_of(Plan.model_validate(row.plan))[1]
+        metric = metric_of(row.parsed_plan)[1]
         fixed, note, regression = moved_by_server(row), row.stable_note, row.regression
         given, newest = given_versions(session, row), repositories.current_version(session, row).version
     shown: dict[str, Any] = {"found": found, "aliases": aliases, "bases": bases, "cursor": cursor.cursor}
@@ -288,7 +287,7 @@ def _checkpoint(database: Database, blobs: BlobStore, name: str, version: int) -
         federation = service.get_federation(session, name)
         row = repositories.version_of(session, federation, version)
         score = listings.model_version(session, federation, version).score
-        plan, sha256, number = Plan.model_validate(federation.plan), row.broadcast_sha256, row.round_number
+        plan, sha256, number = federation.parsed_plan, row.broadcast_sha256, row.round_number
     scores = {score.metric: score.value, "trivial": score.trivial} if score else {}
     return exports.checkpoint(plan, name, number, sha256, blobs.read(sha256), scores)
 

@@ -37,7 +37,6 @@ from aggregator_api.rollouts.service import get_rollout
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
 from aggregator_api.storage.db.models import FederationRow
-from federation.plan import Plan
 from federation.rounds.rollout import RolloutPhase
 from gaitway.errors import first_problem
 
@@ -211,6 +210,6 @@ def _now(database: Database, name: str, number: int) -> dict[str, Any]:
 
 def _waves(database: Database, name: str, number: int, cursor: PageParams, answer: AnswerName | None) -> dict[str, Any]:
     with database.read() as session:
-        metric = metric_of(Plan.model_validate(service.get_federation(session, name).plan))[1]
+        metric = metric_of(service.get_federation(session, name).parsed_plan)[1]
         page = rollout_queries.devices(session, get_rollout(session, name, number), answer, cursor)
     return {"told": page, "answer": answer, "cursor": cursor.cursor, "metric": metric, "score_text": views.score_text}
