@@ -28,7 +28,7 @@ from aggregator_api.storage.db.models import (
 from aggregator_api.storage.db.repositories import Named
 from federation.aggregation.screening import Screening
 from federation.protocol.messages import UpdateManifest
-from federation.rounds.publication import LastPublication, WaitingChanges
+from federation.rounds.progress import LastPublication, WaitingChanges
 from federation.rounds.server_round import ClientStatus
 
 _ADD, _ADD_PART = insert(repositories.table_of(ContributionRow)), repositories.ADD_PARTICIPATIONS

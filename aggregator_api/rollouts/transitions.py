@@ -26,6 +26,7 @@ from aggregator_api.storage.db.models import (
 )
 from federation.plan import RolloutSettings
 from federation.protocol.messages import MAX_WITHDRAWN, BlobPointer, Offer, Release, ReleaseOrder, ReleaseReport
+from federation.rounds.gains import published
 from federation.rounds.promotion import Decision
 from federation.rounds.rollout import (
     AdoptionAnswer,
@@ -42,7 +43,6 @@ from federation.rounds.rollout import (
     step,
     wave_size,
 )
-from federation.serving.gains import published
 
 OPEN = (RolloutPhase.ROLLING, RolloutPhase.PAUSED)
 BATCH = 10_000

@@ -38,8 +38,8 @@ from federation.protocol.messages import (
     VersionScore,
 )
 from federation.protocol.signing import Kind
+from federation.rounds.gains import Gains, published
 from federation.rounds.server_round import RoundPhase
-from federation.serving.gains import Gains, published
 
 _STATE_OF_PHASE = {
     RoundPhase.ANNOUNCED: "waiting",  # its broadcasts are still being written

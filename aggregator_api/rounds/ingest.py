@@ -39,8 +39,8 @@ from federation.protocol import topics
 from federation.protocol.messages import MESSAGE_BYTES, Acknowledgement, DeviceStatus, Notice, UpdateManifest, read
 from federation.protocol.signing import Envelope, unwrap
 from federation.protocol.topics import DeviceTopic
+from federation.rounds.gains import fitting
 from federation.rounds.server_round import Action, UpdateArrived
-from federation.serving.gains import fitting
 from gaitway.logs import about
 
 log = logging.getLogger(__name__)

@@ -22,10 +22,9 @@ from federation.plan import RoundSettings, SecureSettings
 from federation.protocol.messages import BlobPointer, SumOrder, SumPart, UpdateManifest
 from federation.rounds.server_round import RoundPhase
 from federation.secure_sums import server
-from federation.secure_sums.events import FromDevice, ToDevice
 from federation.secure_sums.live import request_for
 from federation.secure_sums.membership import membership
-from federation.secure_sums.messages import SumRequest, read, written
+from federation.secure_sums.messages import FromDevice, SumRequest, ToDevice, read, written
 from federation.secure_sums.retries import Retry, SumFinding
 from federation.secure_sums.server import ServerStage, ServerState
 from federation.secure_sums.summation import layout_from_json

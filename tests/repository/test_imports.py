@@ -92,7 +92,7 @@ TABLE = {
     "phone.generate": Rule(
         (
             *("export.program", "federation.plan", "federation.protocol.messages", "phone"),
-            *("federation.secure_sums.messages", "federation.secure_sums.phones", "federation.serving.gains"),
+            *("federation.secure_sums.messages", "federation.secure_sums.live", "federation.rounds.gains"),
         ),
         ("pydantic",),
     ),
@@ -400,7 +400,7 @@ ALSO_OURS = {
     "aggregator_api.maintenance.backup": {"aggregator_api.auth.api_keys": "the operator's key is a part of it"},
     "aggregator_api.federations.exports": {"har_pipeline": "the input of an exported model, where one is made"},
     "aggregator_api.http.web.phone": {"phone": "the files that it serves"},
-    "federation.secure_sums.phones": {"federation.methods": "which of all methods a phone has summands of"},
+    "federation.secure_sums.live": {"federation.methods": "which of all methods a phone has summands of"},
 }
 COMMAND_LINES = ("typer", "rich")  # in the modules and folders of these names, in every package
 COMMAND_LINE_MODULES = ("__main__", "cli")
@@ -462,8 +462,8 @@ def test_every_package_was_read(name: str) -> None:
         ("edge_agent.supervisor.supervisor", "from export import to_onnx"),
         ("edge_agent.machine.rounds", "from edge_agent.storage.state_store import StateStore"),
         ("edge_agent.machine.rounds", "import numpy"),
-        ("edge_agent.sensors.csv", "from edge_agent.transport.mqtt import Broker"),
-        ("edge_agent.sensors.csv", "from edge_agent.supervisor.supervisor import Supervisor"),
+        ("edge_agent.sensors.files", "from edge_agent.transport.mqtt import Broker"),
+        ("edge_agent.sensors.files", "from edge_agent.supervisor.supervisor import Supervisor"),
         ("edge_agent.storage.labels", "from edge_agent.serving.model_registry import ModelRegistry"),
         ("aggregator_api.federations.service", "from federation.training import local_round"),
         ("aggregator_api.federations.service", "from federation.training.client_round import train_one"),

@@ -34,7 +34,7 @@ from aggregator_api.storage.db.models import (
     UpdateRow,
 )
 from federation.protocol.messages import UpdateManifest, VersionScore
-from federation.rounds import publication
+from federation.rounds import progress
 from federation.rounds.server_round import ClientStatus
 
 Row = TypeVar("Row")
@@ -95,7 +95,7 @@ def _continuous(session: Session, row: FederationRow) -> resources.ContinuousSta
     found = contributions.counts(session, row)
     at = None
     if row.status == "running":
-        at = publication.due_at(plan.publication, contributions.waiting(found), found.last)
+        at = progress.publication_due_at(plan.publication, contributions.waiting(found), found.last)
     return resources.ContinuousState(devices=found.devices, changes_waiting=found.waiting, next_version_at=at)
 
 

@@ -42,9 +42,9 @@ from aggregator_api.storage.db.models import (
     SecureSumDeviceRow,
     SecureSumRow,
 )
+from federation.rounds.gains import Gains
 from federation.rounds.progress import Progress
 from federation.rounds.server_round import ClientStatus, Round, RoundPhase
-from federation.serving.gains import Gains
 from gaitway.logs import about
 
 log = logging.getLogger(__name__)

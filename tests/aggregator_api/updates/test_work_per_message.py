@@ -19,10 +19,10 @@ from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import CHUNK_BYTES, BlobCache, in_pieces
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow
+from federation.aggregation.screening import change_norms
 from federation.errors import UpdateError
 from federation.methods import METHODS
 from federation.wire.schema import check_tree, schema_of
-from federation.wire.update_norms import change_norms
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 

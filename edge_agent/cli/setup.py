@@ -1,4 +1,4 @@
-"""`python -m edge_agent enrol`: a token becomes credentials."""
+"""`python -m edge_agent enrol` and `page-password`: credentials for a token, and a hash for the page's password."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import typer
 
 from edge_agent.cli.command import ConfigOption, open_state, refused
 from edge_agent.config.settings import load
-from edge_agent.errors import AgentError
+from edge_agent.errors import AgentError, ConfigError
+from edge_agent.page.access import password_hash
+from edge_agent.storage.consent import describe_privacy
 from edge_agent.storage.data_folder import require_folder
-from edge_agent.storage.privacy import describe_privacy
 from edge_agent.transport.enrolment import (
     Applicant,
     check_code,
@@ -75,3 +76,16 @@ def enrol(
     with open_state(config) as (settings, store):
         for line in describe_privacy(store, settings.privacy.require):
             typer.echo(line)
+
+
+def page_password() -> None:
+    """Ask for a password and print the line for [agent] that lets the device's page be opened with it.
+
+    Example: python -m edge_agent page-password >> line.toml
+    """
+    password = typer.prompt("password", hide_input=True, confirmation_prompt=True, err=True)
+    try:
+        hashed = password_hash(password)
+    except ValueError as error:
+        raise refused(ConfigError(str(error))) from None
+    typer.echo(f'page_password_hash = "{hashed}"')

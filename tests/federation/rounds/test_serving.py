@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from federation.serving.preference import (
+from federation.rounds.serving import (
     MAX_GAIN,
     MAX_PRIOR_WINDOWS,
     MIN_DEVICES,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from federation.protocol.messages import BlobPointer
-from federation.serving.gains import added, checked, fitting, length, plausible, published
-from federation.serving.preference import Evidence, Prior
+from federation.rounds.gains import added, checked, fitting, length, plausible, published
+from federation.rounds.serving import Evidence, Prior
 from tests.federation.protocol.test_protocol import POINTER, manifest
 
 CLASSES = 4

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
-from federation.serving.preference import MAX_GAIN, MIDWAY, MIN_DEVICES, PERSONAL, STEPS
+from federation.rounds.serving import MAX_GAIN, MIDWAY, MIN_DEVICES, PERSONAL, STEPS
 
 Gains = Mapping[str, Sequence[int]]
 """By candidate, a `preference.GainSums`."""
