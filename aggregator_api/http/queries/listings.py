@@ -190,22 +190,26 @@ def metrics(
     return paginate(session, query, MetricRow.id, page, view)
 
 
+class DeviceFilter(NamedTuple):
+    """Which devices are wanted: of one enrolment state, of one group, suspended, of names that begin so."""
+
+    enrolment: str | None = None
+    tag: str | None = None
+    suspended: bool = False
+    find_name: str = ""
+
+
 def devices(
-    session: Session,
-    row: FederationRow,
-    enrolment: str | None,
-    tag: str | None,
-    page: PageParams,
-    prefix: str = "",
-    *,
-    suspended: bool = False,
+    session: Session, row: FederationRow, wanted: DeviceFilter, page: PageParams
 ) -> resources.Page[resources.Device]:
-    """List the devices of a federation, all or those of one enrolment state, one group or names that begin so."""
+    """List the devices of a federation that are wanted."""
     # of rows, not of objects: most of the time of a page's hundred objects went into their empty lists of groups
-    query = repositories.of_devices(select(*_SHOWN_OF_DEVICES), enrolment, tag, suspended=suspended)
+    query = repositories.of_devices(
+        select(*_SHOWN_OF_DEVICES), wanted.enrolment, wanted.tag, suspended=wanted.suspended
+    )
     query = query.where(DeviceRow.federation_id == row.id)
-    if prefix:
-        query = query.where(DeviceRow.name.startswith(prefix, autoescape=True))
+    if wanted.find_name:
+        query = query.where(DeviceRow.name.startswith(wanted.find_name, autoescape=True))
     query = query.where(DeviceRow.id > page.cursor).order_by(DeviceRow.id).limit(page.limit + 1)
     found = session.execute(query).mappings().all()
     tags: dict[int, list[str]] = {device["id"]: [] for device in found[: page.limit]}

@@ -24,6 +24,7 @@ from aggregator_api.http.dependencies import (
 )
 from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.devices import history
+from aggregator_api.http.queries.listings import DeviceFilter
 from aggregator_api.http.queries.resources import (
     Deleted,
     Device,
@@ -215,7 +216,7 @@ def devices(
     """List the devices, their last words, their groups and where their enrolment stands."""
     with database.read() as session:
         federation = service.get_federation(session, name)
-        return listings.devices(session, federation, enrolment, tag, page, suspended=suspended)
+        return listings.devices(session, federation, DeviceFilter(enrolment, tag, suspended), page)
 
 
 @progress_router.get("/devices/{device}", summary="Describe a device")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -22,20 +22,25 @@ from aggregator_api.storage.db.audit import Filters
 audit_router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
 
-@audit_router.get("", summary="List what was done, and by whom", responses=responses(422))
-@requires("operator")
-def listing(
-    database: DatabaseDep,
-    page: PageDep,
+async def audit_filters(
     since: Annotated[float | None, Query(ge=0, le=1e12, description="from this time on, in Unix seconds")] = None,
     actor: Annotated[str | None, Query(max_length=96, description="only of this key's id, or other actor")] = None,
     action: Annotated[str | None, Query(max_length=64, description="only this, or all of a noun: keys")] = None,
     federation: Annotated[str | None, Query(max_length=64, description="only about this one")] = None,
     device: Annotated[str | None, Query(max_length=64, description="only about devices of this name")] = None,
+) -> Filters:
+    """Read which entries of the audit log are wanted."""
+    return Filters(since, actor, action, federation, device)
+
+
+@audit_router.get("", summary="List what was done, and by whom", responses=responses(422))
+@requires("operator")
+def listing(
+    database: DatabaseDep, wanted: Annotated[Filters, Depends(audit_filters)], page: PageDep
 ) -> Page[AuditEntry]:
     """List the entries that fit, the oldest first; it needs an operator's key for the whole server."""
     with database.read() as session:
-        return listings.audit(session, Filters(since, actor, action, federation, device), page)
+        return listings.audit(session, wanted, page)
 
 
 events_router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
@@ -17,7 +17,7 @@ from aggregator_api.federations import service
 from aggregator_api.http.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep
 from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.devices import activity, history
-from aggregator_api.http.queries.listings import EventFilter, PageParams, latest_events
+from aggregator_api.http.queries.listings import DeviceFilter, EventFilter, PageParams, latest_events
 from aggregator_api.http.queries.resources import Device, EnrolmentState
 from aggregator_api.http.queries.rounds import class_metric_of, metric_of
 from aggregator_api.http.web import views
@@ -35,19 +35,10 @@ Text = Annotated[str, Query(max_length=64)]
 FindName = Annotated[str, Query(alias="name", max_length=64)]
 
 
-class DeviceFilter(NamedTuple):
-    """Which devices a listing shows: of names that begin so, of one enrolment state, of one group, suspended."""
-
-    find_name: str
-    enrolment: EnrolmentState | None
-    tag: str
-    suspended: bool
-
-
 def _wanted(
     find_name: FindName = "", enrolment: EnrolmentState | None = None, tag: Text = "", suspended: bool = False
 ) -> DeviceFilter:
-    return DeviceFilter(find_name, enrolment, tag, suspended)
+    return DeviceFilter(enrolment, tag, suspended, find_name)
 
 
 WantedDep = Annotated[DeviceFilter, Depends(_wanted)]
@@ -154,9 +145,7 @@ def _back(name: str, device: str, form: dict[str, str]) -> Response:
 
 
 def _listed(session: Session, row: FederationRow, cursor: PageParams, wanted: DeviceFilter) -> dict[str, Any]:
-    found = listings.devices(
-        session, row, wanted.enrolment, wanted.tag or None, cursor, wanted.find_name, suspended=wanted.suspended
-    )
+    found = listings.devices(session, row, wanted._replace(tag=wanted.tag or None), cursor)
     return {"found": found, "cursor": cursor.cursor, **wanted._asdict()}
 
 

@@ -28,7 +28,7 @@ from aggregator_api.federations import programs, service
 from aggregator_api.http.dependencies import DatabaseDep, FederationName, IdentityDep, PageDep, TokenId
 from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.credentials import MadeToken
-from aggregator_api.http.queries.listings import PageParams
+from aggregator_api.http.queries.listings import DeviceFilter, PageParams
 from aggregator_api.http.web.forms import Form, FormDep, words_of
 from aggregator_api.http.web.pages import page
 from aggregator_api.storage.db import audit
@@ -47,7 +47,7 @@ def show(request: Request, database: DatabaseDep, name: FederationName, cursor: 
     """Show who waits, and the tokens."""
     with database.read() as session:
         row = service.get_federation(session, name)
-        waiting = listings.devices(session, row, "pending", None, PageParams(0, 100))
+        waiting = listings.devices(session, row, DeviceFilter("pending"), PageParams(0, 100))
         tokens = listings.tokens(session, row, cursor)
     found: dict[str, Any] = {"waiting": waiting, "tokens": tokens, "cursor": cursor.cursor, "lifetimes": LIFETIMES_H}
     return page(request, "enrolment.html", federation=name, **found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from aggregator_api.auth.api_keys import Caller
@@ -62,19 +62,19 @@ audit_router = APIRouter()
 Narrowing = Annotated[str, Query(max_length=96)]
 
 
+async def audit_choice(
+    actor: Narrowing = "", action: Narrowing = "", federation: Narrowing = "", device: Narrowing = ""
+) -> dict[str, str]:
+    """Read which entries of the audit log the form asks for."""
+    return {"actor": actor.strip(), "action": action.strip(), "about": federation.strip(), "device": device.strip()}
+
+
 @audit_router.get("/audit")
 @requires("operator")
 def listing(
-    request: Request,
-    database: DatabaseDep,
-    cursor: PageDep,
-    actor: Narrowing = "",
-    action: Narrowing = "",
-    federation: Narrowing = "",
-    device: Narrowing = "",
+    request: Request, database: DatabaseDep, cursor: PageDep, chosen: Annotated[dict[str, str], Depends(audit_choice)]
 ) -> Response:
     """List the entries that fit, the newest first; it needs an operator's key for the whole server."""
-    chosen = {"actor": actor.strip(), "action": action.strip(), "about": federation.strip(), "device": device.strip()}
     filters = Filters(None, *(text or None for text in chosen.values()))
     with database.read() as session:
         found = listings.audit(session, filters, cursor._replace(newest_first=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
@@ -66,7 +66,7 @@ class FederationRow(Base):
     @property
     def parsed_plan(self) -> Plan:
         """The plan, validated once for what this row holds."""
-        text, plan = self.__dict__.get("_parsed", (None, None))
+        text, plan = cast("tuple[object, Plan | None]", self.__dict__.get("_parsed", (None, None)))
         if plan is None or text is not self.plan:
             plan = Plan.model_validate(self.plan)
             self.__dict__["_parsed"] = (self.plan, plan)
