@@ -14,7 +14,7 @@ from aggregator_api.core.errors import ConflictError, NotFoundError, Unprocessab
 from aggregator_api.federations.initial_state import check_rollout, check_sums
 from aggregator_api.federations.service import FederationChanges, get_federation
 from aggregator_api.rollouts import promotion, transitions
-from aggregator_api.rollouts.schedules import Override
+from aggregator_api.rollouts.service import Override
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database

@@ -20,11 +20,10 @@ from aggregator_api.core.settings import Settings
 from aggregator_api.devices.service import BrokerAccounts
 from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
 from aggregator_api.http.api import openapi
-from aggregator_api.http.api.coalescing import CoalescedReads
 from aggregator_api.http.api.middleware import problems
 from aggregator_api.http.api.middleware.audit import AuditRequests
 from aggregator_api.http.api.middleware.authentication import AuthMiddleware
-from aggregator_api.http.api.middleware.concurrency import ConcurrencyLimit
+from aggregator_api.http.api.middleware.concurrency import CoalescedReads, ConcurrencyLimit
 from aggregator_api.http.api.middleware.headers import SecurityHeaders, SubPath
 from aggregator_api.http.api.middleware.idempotency import Idempotency
 from aggregator_api.http.api.middleware.problems import FailedRequests

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_api.auth.open_streams import OpenStream, StreamAccess
-from aggregator_api.http.api.coalescing import Coalescing
+from aggregator_api.http.api.middleware.concurrency import Coalescing
 from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.listings import PageParams
 from aggregator_api.storage.db import repositories

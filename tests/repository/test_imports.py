@@ -356,7 +356,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.auth.signing": {"cryptography": "ed25519"},
     "aggregator_api.federations.initial_state": {"torch": "the initial model"},
     "aggregator_api.federations.checkpoints": {"torch": "the weights that it starts from"},
-    "aggregator_api.storage.continuous_sums": {"torch": "sums are tensors", "numpy": "a secure sum is whole numbers"},
+    "aggregator_api.storage.findings": {"torch": "sums are tensors", "numpy": "a secure sum is whole numbers"},
     "aggregator_api.runtime": {"torch": "threads of the aggregation"},
     "aggregator_api.rounds.aggregation_worker": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},

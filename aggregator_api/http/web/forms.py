@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from aggregator_api.auth import web_sessions
 from aggregator_api.core.errors import ForbiddenError, UnprocessableError
 from aggregator_api.federations.checkpoints import UploadedCheckpoint
-from aggregator_api.rollouts.schedules import SCHEDULES, STANDARD, release_settings
+from aggregator_api.rollouts.service import SCHEDULES, STANDARD, release_settings
 from federation.methods import METHODS
 from federation.plan import Normalization, Plan
 from gaitway.input_spec import InputSpec, LowPass

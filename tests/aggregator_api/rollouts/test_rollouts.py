@@ -20,8 +20,7 @@ from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.listings import PageParams
 from aggregator_api.http.queries.rollouts import RolloutDetail, RolloutDevice, detail, devices
 from aggregator_api.rollouts import transitions
-from aggregator_api.rollouts.schedules import NewRollout
-from aggregator_api.rollouts.service import RolloutService
+from aggregator_api.rollouts.service import NewRollout, RolloutService
 from aggregator_api.storage.db.models import RolloutRow
 from edge_agent.machine.releases import offered_to
 from federation.plan import GroupWave, Plan

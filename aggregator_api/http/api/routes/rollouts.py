@@ -13,8 +13,7 @@ from aggregator_api.http.dependencies import DatabaseDep, FederationName, PageDe
 from aggregator_api.http.queries import rollouts as rollout_queries
 from aggregator_api.http.queries.resources import Page
 from aggregator_api.http.queries.rollouts import AnswerName, RolloutDetail, RolloutDevice, RolloutView
-from aggregator_api.rollouts.schedules import NewRollout
-from aggregator_api.rollouts.service import get_rollout
+from aggregator_api.rollouts.service import NewRollout, get_rollout
 from aggregator_api.storage.db.database import Database
 
 router = APIRouter(prefix="/v1/federations/{name}/rollouts", tags=["rollouts"], responses=responses(404, 422))

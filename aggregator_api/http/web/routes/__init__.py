@@ -7,7 +7,6 @@ from fastapi import APIRouter, Depends
 from aggregator_api.http.web import phone
 from aggregator_api.http.web.forms import checked_form
 from aggregator_api.http.web.routes import (
-    comparison,
     creation,
     devices,
     enrolment,
@@ -19,7 +18,14 @@ from aggregator_api.http.web.routes import (
 )
 
 SUBJECTS = (
-    *(login.router, overview.router, overview.audit_router, comparison.router, creation.router, devices.router),
+    *(
+        login.router,
+        overview.router,
+        overview.audit_router,
+        overview.comparison_router,
+        creation.router,
+        devices.router,
+    ),
     *(rollouts.router, federations.router, enrolment.router, releases.models_router, releases.router),
     overview.live_router,
 )

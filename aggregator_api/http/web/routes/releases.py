@@ -34,7 +34,7 @@ from aggregator_api.http.web.forms import Form, FormDep
 from aggregator_api.http.web.pages import page
 from aggregator_api.rollouts import promotion, release_steps, transitions
 from aggregator_api.rollouts.release_steps import ReleaseGate, ReleaseStep, given_versions
-from aggregator_api.rollouts.schedules import SCHEDULES, schedule_of
+from aggregator_api.rollouts.service import SCHEDULES, schedule_of
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database

@@ -32,8 +32,7 @@ from aggregator_api.http.web.forms import FormDep
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.http.web.routes.releases import OWN, refuse_changed
 from aggregator_api.rollouts.release_steps import present_version
-from aggregator_api.rollouts.schedules import SCHEDULES, NewRollout, release_settings, schedule_of
-from aggregator_api.rollouts.service import get_rollout
+from aggregator_api.rollouts.service import SCHEDULES, NewRollout, get_rollout, release_settings, schedule_of
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
 from aggregator_api.storage.db.models import FederationRow
