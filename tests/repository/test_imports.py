@@ -266,7 +266,7 @@ INSIDE = {
         "results": ("data", "errors", "experiment", "rounds", "scores"),
         "sweep": ("data", "engines", "errors", "experiment", "presets.exhibits", "results", "run", "scores"),
         "privacy_attacks": (
-            *("data", "engines", "errors", "experiment", "results.writing", "rounds.checkpoint", "run"),
+            *("data", "engines", "errors", "experiment", "results.run_directory", "rounds.checkpoint", "run"),
         ),
         "reports": (
             *("data", "errors", "experiment", "privacy_attacks", "results", "rounds.analyses", "run", "scores"),
@@ -360,7 +360,7 @@ ALSO_OUTSIDE = {
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},
     "sim.rounds.secure_rounds": {"cryptography": "identities of the simulated devices"},
     "sim.rounds.baselines": {"sklearn": "random forests and ridge regression"},
-    "sim.reports.analysis.embedding": {"sklearn": "t-SNE of features and prototypes"},
+    "sim.reports.analysis.dots": {"sklearn": "t-SNE of features and prototypes"},
     "sim.data.images.image_files": {"PIL": "JPEG and PNG files of CelebA and of folders of images"},
     "sim.reports.run_result": {"pandas": "rounds and clients as a data frame"},
     "sim.results.mlflow": {"mlflow": "the tracker, imported where it is asked for"},
