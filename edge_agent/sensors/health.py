@@ -21,18 +21,23 @@ REST_SPREAD = 0.3
 
 
 class SensorHealth:
-    """The last seconds of both sensors, and counts since the start; `declared_hz` is their rate where it is stated."""
+    """The last seconds of both sensors, and counts since the start."""
 
-    def __init__(self, source: str, declared_hz: Mapping[str, float] | None = None) -> None:
-        self.source, self._declared_hz = source, declared_hz
+    def __init__(self, source: str) -> None:
+        self.source, self._declared_hz = source, dict[str, float]()
         self.samples = {"acc": 0, "gyro": 0}
         self.counts: dict[str, int] = {}
         self.lost = 0
         self._notes: deque[str] = deque(maxlen=NOTES)
         self._recent: dict[str, deque[Recording]] = {"acc": deque(), "gyro": deque()}
         self._heard_at = 0.0
-        self._checks, self._checked_since = SignalChecks(declared_hz), time.monotonic()
+        self._checks, self._checked_since = SignalChecks(), time.monotonic()
         self._before: tuple[Finding, ...] | None = None
+
+    def declare(self, rates_hz: Mapping[str, float]) -> None:
+        """Check the sensors' rates from now on against those that are stated."""
+        self._declared_hz = dict(rates_hz)
+        self._checks = SignalChecks(self._declared_hz)
 
     def check(self, recording: Recording) -> None:
         """Take note of samples of any source, live or not, for `findings`."""

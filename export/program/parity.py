@@ -111,10 +111,8 @@ def run_both(
         program,
         {} if client is None else as_arrays({"client": client}),
         as_arrays({"broadcast": federation.broadcast}),
-        DeviceExamples(examples.x.numpy(), examples.y.numpy()),
-        RoundIdentity(DEVICE, round_number),
-        max_steps=max_steps,
-        scale=federation.setup.channels,
+        DeviceExamples(examples.x.numpy(), examples.y.numpy(), federation.setup.channels),
+        RoundIdentity(DEVICE, round_number, max_steps),
     )
     return PairedRound(train(device_round), theirs)
 

@@ -173,7 +173,6 @@ TABLE = {
             "edge_agent.storage",
             "edge_agent.training.comparison",
             "edge_agent.training.cross_validation",
-            "edge_agent.training.held_out",
             "edge_agent.training.job",
             "edge_agent.training.local_data",
             "export.runtime",
@@ -311,11 +310,9 @@ ALSO_OUTSIDE = {
     "edge_agent.supervisor.conditions.readings": {"psutil": "load, memory and processes"},
     "sim.engines.client_store.choice": {"psutil": "the memory that is free, on any system"},
     "edge_agent.training.torch_runtime": {"torch": "the training process with torch"},
-    "edge_agent.training.processor": {"torch": "only the training process asks it for CUDA"},
+    "edge_agent.training.limits": {"torch": "only the training process asks it for CUDA"},
     "edge_agent.storage.shared_sums": {"safetensors": "the sums of a broadcast, without torch"},
-    "edge_agent.training.checkpoints": {"torch": "only the training process imports it"},
-    "edge_agent.training.candidate": {"torch": "only the training process imports it"},
-    "edge_agent.training.orientation": {"torch": "only the training process imports it"},
+    "edge_agent.training.torch_files": {"torch": "only the training process imports it"},
     "aggregator_api": {
         "pydantic": VALIDATES,
         "starlette": "the part of FastAPI that has the middleware, thread pool and error classes",
@@ -378,7 +375,7 @@ ALSO_OURS = {
     },
     "sim.sweep.processes": {"sim.run": "whether a finished run's data and code are those of today"},
     "sim.reports.figures.partition": {"sim.reports.figures.style": "a figure of the partition in the report's colours"},
-    "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
+    "edge_agent.training.torch_files": {"export.onnx_export": "the exporter, only in the training process"},
     **{
         f"aggregator_api.{name}.service": {
             "aggregator_api.federations.service": "it finds a federation, or says that there is none"

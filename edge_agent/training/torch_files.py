@@ -1,25 +1,33 @@
-"""From a trained client to files that could become the device's model: a checkpoint, and ONNX behind its gates.
+"""The files that a training process with torch writes: a checkpoint an epoch, and what could become the device's model.
 
-Only the training process imports this.
+A trained client becomes a checkpoint, and ONNX behind its gates. Only the training process imports this.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from edge_agent.errors import UnusableModelError
+from edge_agent.errors import JobError, UnusableModelError
 from edge_agent.storage.data_folder import write_file
-from edge_agent.storage.images import Preparation, preparation_from_json
-from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, PARITY, Job
+from edge_agent.storage.images import preparation_from_json
+from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, Job
+from edge_agent.training.limits import RoundBudget
 from edge_agent.training.local_data import LocalData, noun
+from edge_agent.training.runtime import Parity, parity_examples
 from export.onnx_export import ExportedNetwork, ExportReport, export_variants, metadata_of
-from federation.records import Client
+from federation import wire
+from federation.errors import WireError
+from federation.records import Client, Tensors, Tree
+from federation.records.tree import map_tree
+from federation.training.callbacks import EpochCheckpoint, TrainingCallback
+from federation.wire.schema import schema_of
+from gaitway.input_spec import InputSpec
 from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 
 PARITY_EXAMPLES = 256
@@ -27,7 +35,7 @@ PARITY_EXAMPLES = 256
 
 
 def save_candidate(
-    job: Job, settings: Preparation, data: LocalData, module: nn.Module, client: Client, folder: Path, round_number: int
+    job: Job, spec: InputSpec, module: nn.Module, client: Client, folder: Path, round_number: int
 ) -> None:
     """Write a checkpoint into a folder: everything that an export needs, also a later one. The round made the model."""
     module.load_state_dict({**client.params, **client.buffers})
@@ -40,21 +48,14 @@ def save_candidate(
         round=round_number,
         federation=job.federation,
         parent_sha256=job.model.sha256,
-        input=settings.input_spec(data.mean, data.std),
+        input=spec,
         task=dict(job.plan.task),
     )
     folder.mkdir(exist_ok=True)
     save_checkpoint(folder / CHECKPOINT, module, info)
 
 
-def save_heads(
-    job: Job,
-    settings: Preparation,
-    data: LocalData,
-    module: nn.Module,
-    clients: Mapping[str, Client],
-    version: int,
-) -> None:
+def save_heads(job: Job, spec: InputSpec, module: nn.Module, clients: Mapping[str, Client], version: int) -> None:
     """Write a checkpoint for each head that the device can serve with; version: of the federation's sums in them.
 
     Raises:
@@ -64,7 +65,7 @@ def save_heads(
         if not all(torch.isfinite(value).all() for value in client.params.values() if value.is_floating_point()):
             raise UnusableModelError(f"the {name} head has NaN or infinity in it: the broadcast's sums are not sound")
         (job.out / HEADS).mkdir(exist_ok=True)
-        save_candidate(job, settings, data, module, client, job.out / HEADS / name, version)
+        save_candidate(job, spec, module, client, job.out / HEADS / name, version)
 
 
 def export_heads(job: Job, data: LocalData, network: nn.Module) -> None:
@@ -120,18 +121,76 @@ def export_candidates(job: Job, data: LocalData, checkpoints: Mapping[Path, Path
 
 
 def _parity_examples(job: Job, data: LocalData) -> tuple[np.ndarray, str]:
-    """Return the holdout's, then training examples up to the gate's number, and say where they are from."""
-    examples = np.concatenate([data.holdout.x, data.train.x])[:PARITY_EXAMPLES]
+    """Return examples up to the gate's number, and say where they are from."""
+    examples = parity_examples(data, PARITY_EXAMPLES)
     few = f", fewer than the usual {PARITY_EXAMPLES}" if len(examples) < PARITY_EXAMPLES else ""
     return examples, f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device{few}"
 
 
 def _write_parity(folder: Path, report: ExportReport) -> None:
-    parity = {
-        "max_abs_diff": report.parity.max_logit_delta,
-        "argmax_agreement": report.parity.argmax_agreement,
-        "windows": report.examples,
-        "windows_from": report.examples_from,
-        "batch_agreement": report.alp.argmax_agreement if report.alp else None,
-    }
-    write_file(folder / PARITY, json.dumps(parity).encode())
+    found, batch = report.parity, report.alp.argmax_agreement if report.alp else None
+    Parity(found.max_logit_delta, found.argmax_agreement, report.examples, report.examples_from, batch).write(folder)
+
+
+class EpochCheckpoints(TrainingCallback):
+    """Keeps each epoch in the file, begins after the last one kept, and stops when `budget_s` seconds are used up."""
+
+    wants_checkpoints = True
+
+    def __init__(self, budget: RoundBudget, initial: Client, processor: str = "cpu") -> None:
+        self.budget, self.initial, self.processor = budget, initial, processor
+
+    def resume(self) -> EpochCheckpoint | None:
+        """Read the file; a damaged one is as good as none. Checkpoints of other rounds are deleted."""
+        self.budget.forget_others()
+        try:
+            data = self.budget.path.read_bytes()
+            tree = wire.decode(data, limit_bytes=len(data))
+            found, seconds = self._read(tree), float(tree["progress"]["seconds"])
+        except (OSError, WireError, JobError, KeyError, TypeError, ValueError, RuntimeError):
+            return None
+        self.budget.resumed(found.epoch, seconds)
+        moved: EpochCheckpoint = map_tree(self._there, found)
+        return moved
+
+    def should_stop(self, steps: int) -> bool:
+        """Say after at least one step whether the time is over."""
+        return self.budget.should_stop(steps)
+
+    def on_epoch_end(self, checkpoint: EpochCheckpoint) -> None:
+        """Replace the file."""
+        progress = {
+            "epoch": torch.tensor(checkpoint.epoch),
+            "steps": torch.tensor(checkpoint.steps),
+            "seconds": torch.tensor(self.budget.used_s, dtype=torch.float64),
+        }
+        tensors = {name: value for name, value in checkpoint._asdict().items() if name not in progress}
+        write_file(self.budget.path, wire.encode({**tensors, "progress": progress}))
+        self.budget.epoch_ended(checkpoint.epoch)
+
+    def _there(self, value: Any) -> Any:
+        return value.to(self.processor) if isinstance(value, Tensor) else value
+
+    def _read(self, tree: Tree) -> EpochCheckpoint:
+        progress = tree["progress"]
+        return EpochCheckpoint(
+            epoch=int(progress["epoch"]),
+            steps=int(progress["steps"]),
+            params=_like(self.initial.params, tree["params"]),
+            buffers=_like(self.initial.buffers, tree.get("buffers", {})),
+            momenta=tree.get("momenta", {}),
+            loss=_scalar(tree["loss"]),
+            examples=_scalar(tree["examples"]),
+        )
+
+
+def _like(expected: Tensors, found: Mapping[str, Any]) -> Tensors:
+    if schema_of(dict(found)) != schema_of(expected):
+        raise JobError("the checkpoint is of another network")
+    return dict(found)
+
+
+def _scalar(value: Any) -> Tensor:
+    if not isinstance(value, Tensor) or value.shape:
+        raise JobError("the checkpoint's sums are not single numbers")
+    return value
