@@ -11,8 +11,7 @@ from dataclasses import replace
 from edge_agent.config.settings import Config
 from edge_agent.errors import StoreError
 from edge_agent.machine.events import DataReady, NewWindows
-from edge_agent.sensors.health import SensorHealth
-from edge_agent.sensors.source import Post, give_memory_back
+from edge_agent.sensors.source import Post, SensorHealth, give_memory_back
 from edge_agent.sensors.window_writer import Feed, WindowWriter
 from edge_agent.storage.window_store import RECORDING, WindowStore
 from edge_agent.training.local_data import (

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from edge_agent.config.settings import Config
 from edge_agent.errors import DamagedError, DiskFullError, LockedError, StoreError
 from edge_agent.machine.events import CollectingPaused, CollectingResumed
-from edge_agent.sensors.health import SensorHealth
-from edge_agent.sensors.source import Post
+from edge_agent.sensors.source import Post, SensorHealth
 from edge_agent.storage.repair import open_checked
 from edge_agent.storage.window_store import RECORDING, SUSPECT
 from federation.plan import Plan

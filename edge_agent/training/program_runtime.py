@@ -24,7 +24,6 @@ from edge_agent.training.runtime import (
     blaming_model,
     require_whole_broadcast,
 )
-from export.program.errors import ProgramError
 from export.program.host import (
     DeviceExamples,
     ProgramRound,
@@ -37,6 +36,7 @@ from export.program.host import (
 )
 from export.program.manifest import Manifest, digest_of
 from export.program.runtime import Arrays, TrainingProgram
+from export.runtime import ProgramError
 from federation.errors import UpdateError, WireError
 from federation.protocol import arrays
 from federation.protocol.wire_format import HEADER_BYTES

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +19,7 @@ from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, Job
 from edge_agent.training.limits import RoundBudget
 from edge_agent.training.local_data import LocalData, noun
 from edge_agent.training.runtime import Parity, parity_examples
-from export.onnx_export import ExportedNetwork, ExportReport, export_variants, metadata_of
+from export.onnx_export import ExportedNetwork, export_variants, metadata_of
 from federation import wire
 from federation.errors import WireError
 from federation.records import Client, Tensors, Tree
@@ -30,6 +29,8 @@ from federation.wire.schema import schema_of
 from gaitway.input_spec import InputSpec
 from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 
+Loaded = Mapping[Path, tuple[nn.Module, CheckpointInfo]]
+"""Networks from their checkpoints, by the folder that each belongs to."""
 PARITY_EXAMPLES = 256
 """The parity gate wants so many; a device that has fewer says how many it used."""
 
@@ -80,17 +81,7 @@ def export_heads(job: Job, data: LocalData, network: nn.Module) -> None:
     loaded = {path.parent: load_checkpoint(path) for path in sorted((job.out / HEADS).glob(f"*/{CHECKPOINT}"))}
     if not loaded:
         return
-    examples, origin = _parity_examples(job, data)
-    reports = export_variants(
-        {folder / MODEL: module for folder, (module, _) in loaded.items()},
-        metadata={folder / MODEL: metadata_of(info) for folder, (_, info) in loaded.items()},
-        examples=examples,
-        examples_from=origin,
-        allow_few=True,
-        exported=ExportedNetwork(job.onnx_network, network) if job.onnx_network else None,
-    )
-    for path, report in reports.items():
-        _write_parity(path.parent, report)
+    _export(job, data, loaded, ExportedNetwork(job.onnx_network, network) if job.onnx_network else None)
 
 
 def export_candidates(job: Job, data: LocalData, checkpoints: Mapping[Path, Path]) -> None:
@@ -108,28 +99,25 @@ def export_candidates(job: Job, data: LocalData, checkpoints: Mapping[Path, Path
         if checkpoints[folder] != folder / CHECKPOINT:
             folder.mkdir(exist_ok=True)
             save_checkpoint(folder / CHECKPOINT, module, info)
-    examples, origin = _parity_examples(job, data)
+    _export(job, data, loaded)
+
+
+def _export(job: Job, data: LocalData, loaded: Loaded, exported: ExportedNetwork | None = None) -> None:
+    """Write the ONNX model and the parity report of each folder's network, by examples up to the gate's number."""
+    examples = parity_examples(data, PARITY_EXAMPLES)
+    few = f", fewer than the usual {PARITY_EXAMPLES}" if len(examples) < PARITY_EXAMPLES else ""
     reports = export_variants(
         {folder / MODEL: module for folder, (module, _) in loaded.items()},
         metadata={folder / MODEL: metadata_of(info) for folder, (_, info) in loaded.items()},
         examples=examples,
-        examples_from=origin,
+        examples_from=f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device{few}",
         allow_few=True,
+        exported=exported,
     )
     for path, report in reports.items():
-        _write_parity(path.parent, report)
-
-
-def _parity_examples(job: Job, data: LocalData) -> tuple[np.ndarray, str]:
-    """Return examples up to the gate's number, and say where they are from."""
-    examples = parity_examples(data, PARITY_EXAMPLES)
-    few = f", fewer than the usual {PARITY_EXAMPLES}" if len(examples) < PARITY_EXAMPLES else ""
-    return examples, f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device{few}"
-
-
-def _write_parity(folder: Path, report: ExportReport) -> None:
-    found, batch = report.parity, report.alp.argmax_agreement if report.alp else None
-    Parity(found.max_logit_delta, found.argmax_agreement, report.examples, report.examples_from, batch).write(folder)
+        found, batch = report.parity, report.alp.argmax_agreement if report.alp else None
+        numbers = found.max_logit_delta, found.argmax_agreement, report.examples
+        Parity(*numbers, report.examples_from, batch).write(path.parent)
 
 
 class EpochCheckpoints(TrainingCallback):

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from export.program.errors import ProgramError
 from export.program.manifest import PhaseEntry, TensorType
 from export.program.runtime import Arrays, TrainingProgram, checked, zeros
+from export.runtime import ProgramError
 from federation.seeds import noise_seed
 from federation.training.schedule import DRAWS, Schedule, in_order, rate_of_round, rate_sum, schedule
 from federation.training.window_changes import ChannelScale, changed_windows

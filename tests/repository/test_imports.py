@@ -57,7 +57,7 @@ class Rule:
 
 PROGRAM_WITHOUT_TORCH = Rule(
     (
-        *(f"export.program.{name}" for name in ("errors", "manifest", "graph_check", "archive", "runtime")),
+        *(f"export.program.{name}" for name in ("manifest", "archive", "runtime")),
         *("export.runtime", "federation.plan", "federation.seeds", "federation.errors"),
         *("federation.training.schedule", "federation.training.window_changes"),
     ),
@@ -80,12 +80,11 @@ TABLE = {
     # programs are made of the code of a device with torch,
     "export.program": Rule(("export.runtime", "federation", "models"), ("torch", "onnx")),
     # and are checked and run where torch is not installed
-    **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("errors", "manifest", "graph_check", "archive")},
+    **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("manifest", "archive")},
     **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("runtime", "host", "standalone")},
     # what runs where torch is not installed: samples in, answers out
     "export.recognizer": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
     "export.recording_files": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
-    "export.timeline": Rule(("export.recognizer",), ("numpy",)),
     "export.images": Rule(("export.runtime",), ("numpy", "PIL")),
     "phone": Rule(),  # files that the server serves
     # imported by no program
@@ -120,7 +119,8 @@ TABLE = {
         ("paho", "numpy"),
     ),
     "edge_agent.transport.home_assistant": Rule(
-        ("edge_agent.config", "edge_agent.errors", "edge_agent.storage"), ("paho",)
+        ("edge_agent.config", "edge_agent.errors", "edge_agent.storage", "edge_agent.transport.server_connection"),
+        ("paho",),
     ),
     # the page calls what the commands call; it knows neither the supervisor nor the way to the server
     "edge_agent.page": Rule(
@@ -158,7 +158,7 @@ TABLE = {
             "edge_agent.machine",
             "edge_agent.storage",
             "export.runtime",
-            *(f"export.program.{name}" for name in ("errors", "host", "manifest", "runtime", "standalone")),
+            *(f"export.program.{name}" for name in ("host", "manifest", "runtime", "standalone")),
             "federation",
             "har_pipeline",
             "models",
@@ -301,7 +301,7 @@ ALSO_OUTSIDE = {
     "har_pipeline.description": {"pydantic": VALIDATES},
     "models.checkpoint": {"safetensors": "checkpoints are safetensors"},
     "export": {"numpy": "windows and logits at ONNX Runtime's border"},
-    "export.program.command": {"rich": "the command's table"},
+    "export.program.parity": {"rich": "the command's table"},
     "edge_agent": {"pydantic": VALIDATES},
     "edge_agent.cli": {"typer": "the commands", "rich": "their tables"},
     "edge_agent.storage.credentials": {"cryptography": "the device's key pair"},
