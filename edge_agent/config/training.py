@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from edge_agent.config.section import Section
 from federation.protocol.messages import Runtime
-from federation.serving.preference import Prefer
+from federation.rounds.serving import Prefer
 from gaitway.python310 import Self
 from gaitway.tasks.soundness import MIN_EXAMPLES
 

@@ -1,4 +1,4 @@
-"""How a device chooses among models that work: `federation.serving.preference` on its own windows, and why in words."""
+"""How a device chooses among models that work: `federation.rounds.serving` on its own windows, and why in words."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ from edge_agent.serving.model_runs import Model, ModelEvaluation, PairedAnswers,
 from edge_agent.training.comparison import PairedComparison
 from edge_agent.training.local_data import SplitWindows
 from federation.plan import Plan
-from federation.serving.gains import length
-from federation.serving.heads import (
+from federation.rounds.gains import length
+from federation.rounds.serving import (
     ADAPTED,
-    PERSONALIZED_ANY_ORIENTATION,
-    SHARED_ANY_ORIENTATION,
-)
-from federation.serving.heads import SHARED as SHARED_HEAD
-from federation.serving.preference import (
     MIDWAY,
     PERSONAL,
+    PERSONALIZED_ANY_ORIENTATION,
     SHARED,
+    SHARED_ANY_ORIENTATION,
+    SHARED_HEAD,
     GainSums,
     Prefer,
     Prior,

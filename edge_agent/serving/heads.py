@@ -29,7 +29,7 @@ from edge_agent.storage.state_store import FILE_NAME, StateStore
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, ORIENTATION, PARITY
 from edge_agent.training.local_data import SplitWindows
 from export.runtime import ExportError, Session
-from federation.serving.heads import ADAPTED, SHARED, SHARED_ANY_ORIENTATION, head_without_labels
+from federation.rounds.serving import ADAPTED, SHARED_ANY_ORIENTATION, SHARED_HEAD, head_without_labels
 from har_pipeline import ClientWindows
 
 MIN_CONTIGUOUS = 5
@@ -143,7 +143,7 @@ def _run_heads(folder: Path, version: int, windows: Windows) -> tuple[list[Head]
     heads, failures = [], []
     for name in names:
         place = folder / name
-        source = NETWORK if name == NETWORK else "global" if name.startswith(SHARED) else "personalized"
+        source = NETWORK if name == NETWORK else "global" if name.startswith(SHARED_HEAD) else "personalized"
         try:
             parity = json.loads((place / PARITY).read_bytes())
             made_by = parity.pop("round", version)

@@ -18,7 +18,7 @@ from edge_agent.machine.events import AdoptionOutcome, Kind
 from edge_agent.storage.data_folder import move_file, sha256_of
 from edge_agent.storage.state_store import REPORTED_GAINS, AdoptionRecord, StateStore
 from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, MODEL, validation_path
-from federation.serving.preference import GainSums
+from federation.rounds.serving import GainSums
 
 MODEL_KEYS = ("model", "previous")
 """Names in the store under which the last two good models are noted, the present one first."""

@@ -25,8 +25,15 @@ from federation.privacy import discrete_gaussian
 from federation.protocol.messages import Invitation, SumPart, UpdateManifest
 from federation.secure_sums import client
 from federation.secure_sums.client import ClientState
-from federation.secure_sums.events import FromServer, ServerMessage, SumDevice, ToServer, VectorReady
-from federation.secure_sums.messages import SumRequest, read
+from federation.secure_sums.messages import (
+    FromServer,
+    ServerMessage,
+    SumDevice,
+    SumRequest,
+    ToServer,
+    VectorReady,
+    read,
+)
 from federation.secure_sums.uploads import PARTS, packed
 
 SUM = "sum"

@@ -2,7 +2,7 @@
 
 Whether a released model is worse than the present one is an exact sign test over independent groups of examples: a
 `refused` can halt a rollout, so that it takes significance. What a device prefers by itself is
-`federation.serving.preference`.
+`federation.rounds.serving`.
 
 Of right and wrong answers that is McNemar's test over stretches of time:
 
@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from federation.plan import Plan
-from federation.serving.preference import Evidence
+from federation.rounds.serving import Evidence
 from gaitway.tasks import Quality, TargetKind, TaskDefinition, task_of
 from har_pipeline import ClientWindows
 

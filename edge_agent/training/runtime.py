@@ -25,8 +25,8 @@ from edge_agent.training.limits import ON_CPU, Placement, RoundBudget
 from edge_agent.training.local_data import LocalData, noun
 from federation.aggregation.ridge_numpy import FAR, FixedSums, feature_moments
 from federation.errors import UpdateError, WireError
-from federation.serving.gains import Gains
-from federation.serving.heads import ADAPTED, usable_heads
+from federation.rounds.gains import Gains
+from federation.rounds.serving import ADAPTED, usable_heads
 from gaitway.input_spec import InputSpec
 from gaitway.tasks import Soundness, TaskDefinition, task_of
 

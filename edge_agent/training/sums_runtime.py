@@ -46,11 +46,11 @@ from federation.aggregation.ridge_numpy import (
     travelling,
 )
 from federation.protocol import arrays
-from federation.serving.heads import (
+from federation.rounds.serving import (
     PERSONALIZED,
     PERSONALIZED_ANY_ORIENTATION,
-    SHARED,
     SHARED_ANY_ORIENTATION,
+    SHARED_HEAD,
 )
 from federation.training.schedule import WindowCopies
 from federation.training.window_changes import window_copies
@@ -125,7 +125,9 @@ class SumsRuntime(TrainingRuntime):
 
     def statistics(self, client: FixedSums | None) -> dict[str, np.ndarray]:
         """Compare the answers of the client's own head, or without sums of its own those of the shared one."""
-        answered = self.heads(client)[SHARED if client is None else PERSONALIZED].classes(self._features("holdout"))
+        answered = self.heads(client)[SHARED_HEAD if client is None else PERSONALIZED].classes(
+            self._features("holdout")
+        )
         return {"confusion": confusion(self.data.holdout.y, answered, len(self.job.plan.labels))}
 
     def train(self, client: FixedSums | None, budget: RoundBudget) -> TrainedRound:
@@ -149,7 +151,7 @@ class SumsRuntime(TrainingRuntime):
         shared, others = self._shared.sums, options.own_weight * max(1, self._shared.clients)
         means = self.columns, options.orientation_free_share
         found = {
-            SHARED: solve_mean(shared, None, 0, damping, *means),
+            SHARED_HEAD: solve_mean(shared, None, 0, damping, *means),
             PERSONALIZED: solve_mean(shared, own, others, damping, *means),
         }
         if self.columns:

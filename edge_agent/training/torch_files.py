@@ -24,7 +24,7 @@ from federation import wire
 from federation.errors import WireError
 from federation.records import Client, Tensors, Tree
 from federation.records.tree import map_tree
-from federation.training.callbacks import EpochCheckpoint, TrainingCallback
+from federation.training.local_round import EpochCheckpoint, TrainingCallback
 from federation.wire.schema import schema_of
 from gaitway.input_spec import InputSpec
 from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint

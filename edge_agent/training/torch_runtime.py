@@ -34,6 +34,7 @@ from edge_agent.training.torch_files import (
     save_heads,
 )
 from federation import wire
+from federation.aggregation.averaging import midway
 from federation.aggregation.ridge_numpy import FixedSums, check_believable
 from federation.method import SumMethod, trains
 from federation.methods import method_from_json
@@ -41,16 +42,14 @@ from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples, Tree, Update
 from federation.records.head import with_placeholder_head
 from federation.records.tree import map_tree
+from federation.rounds.gains import Gains
 from federation.rounds.server_round import keeps_partial_work
 from federation.secure_sums.summation import encoded, layout_of
-from federation.serving.gains import Gains
-from federation.serving.midway import midway
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
-from federation.training.callbacks import TrainingCallback
 from federation.training.client_round import steps_of, train_one
 from federation.training.forward import Network, initial_client, initial_model, network
-from federation.training.local_round import LocalRound, Setup
+from federation.training.local_round import LocalRound, Setup, TrainingCallback
 from federation.training.prediction import answer, measure, predict, task_mismatch
 from federation.training.window_changes import ChannelScale
 from federation.wire import uploads

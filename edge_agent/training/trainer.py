@@ -58,8 +58,8 @@ from edge_agent.training.local_data import (
 )
 from edge_agent.training.runtime import Client, Measurement, TrainingRuntime, blaming_model
 from federation.protocol.messages import class_score_names
-from federation.serving.gains import MAX_CLASSES
-from federation.serving.preference import PERSONAL
+from federation.rounds.gains import MAX_CLASSES
+from federation.rounds.serving import PERSONAL
 from gaitway.errors import GaitwayError
 from gaitway.tasks import TRIVIAL
 from har_pipeline import PipelineSettings

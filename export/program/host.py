@@ -284,4 +284,5 @@ def _checked_examples(program: TrainingProgram, examples: DeviceExamples, least:
     classes = manifest.training.classes
     if examples.y.dtype.kind == "i" and count and not 0 <= examples.y.min() <= examples.y.max() < classes:
         raise ProgramError(f"classes from {examples.y.min()} to {examples.y.max()}; expected 0 to {classes - 1}")
-    return examples._replace(**checked({"x": examples.x, "y": examples.y}, kinds, "the examples"))
+    found = checked({"x": examples.x, "y": examples.y}, kinds, "the examples")
+    return DeviceExamples(found["x"], found["y"], examples.scale)

@@ -23,7 +23,7 @@ from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, Rou
 from export.program.runtime import Arrays, TrainingProgram
 from export.program.tracing import as_dicts
 from export.runtime import ProgramError
-from federation.plan.plan_file import read_plan
+from federation.plan.plan import read_plan
 from federation.records import Client, Examples, Update
 from federation.records.tree import flatten, map_tree
 from federation.tasks.task import arrays

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.core.settings import load
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.federations import service
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime
 from aggregator_api.storage.db.models import DeviceRow, FederationRow

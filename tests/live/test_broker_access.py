@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from aggregator_api.cli.app import app as cli
 from aggregator_api.core.errors import BrokerError
 from aggregator_api.core.settings import BrokerAccess, Settings, sqlite_url
-from aggregator_api.devices.accounts import BrokerAccounts, username
+from aggregator_api.devices.service import BrokerAccounts, username
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.audit import Filters
 from aggregator_api.storage.db.database import Database

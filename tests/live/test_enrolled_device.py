@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from aggregator_api.devices.accounts import username
+from aggregator_api.devices.service import username
 from aggregator_api.transport.mqtt.mosquitto.certificates import make_authority
 from edge_agent.config.brokers import BrokerPlace
 from edge_agent.errors import ConfigError

@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from aggregator_api.core.errors import NotFoundError, UnprocessableError
 from aggregator_api.federations import exports
-from aggregator_api.federations.requests import NewFederation, VersionReference
+from aggregator_api.federations.service import NewFederation, VersionReference
 from aggregator_api.rounds.announcements import announcement
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import EventRow

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from aggregator_api.cli.vouch import app as vouch_app
+from aggregator_api.cli.keys import vouch_app
 from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.devices import vouching
 from aggregator_api.devices.vouching import VoucherFile, import_vouchers

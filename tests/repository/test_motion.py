@@ -24,7 +24,7 @@ MAY_SAY_IT = {
     "edge_agent.training.runtime": "how the device lies",
     "edge_agent.training.torch_runtime": "how the device lies",
     "edge_agent.training.sums_runtime": "how the device lies",
-    "federation.serving.heads": "heads that know no axes",
+    "federation.rounds.serving": "heads that know no axes",
     "federation.training.window_changes": "changes windows of motion",
 }
 AGNOSTIC = ("aggregator_api", "federation", "edge_agent")

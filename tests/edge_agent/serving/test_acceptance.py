@@ -24,7 +24,7 @@ from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, RESULT
 from export.runtime import ModelMetadata
 from federation.protocol.messages import VersionScore
-from federation.serving.preference import Prior
+from federation.rounds.serving import Prior
 from gaitway.input_spec import InputSpec
 from har_pipeline import ClientWindows
 

@@ -19,8 +19,7 @@ from edge_agent.training.limits import RoundBudget, checkpoint_path
 from edge_agent.training.torch_files import EpochCheckpoints
 from federation import wire
 from federation.plan import Plan
-from federation.training.callbacks import EpochCheckpoint
-from federation.training.local_round import LocalRound
+from federation.training.local_round import EpochCheckpoint, LocalRound
 from har_pipeline import ClientWindows
 from tests.edge_agent.factories import make_plan
 from tests.edge_agent.reference import Federation, a_job, assert_same, run_process
