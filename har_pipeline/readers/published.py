@@ -1,6 +1,6 @@
 """Published data sets whose layout a description says: a TOML file for each beside this one, read as anybody's is.
 
-Its section `description` is what docs/data-description.md explains; it is strict, because a published set is as it was
+Its section `description` is what docs/data.md explains; it is strict, because a published set is as it was
 published, or refused. The keys above that section say what the set is called, where it is found and whose it is:
 
 - `archives`: an expression of the archives' names that are worth opening; `expected`: what is looked for, in words
