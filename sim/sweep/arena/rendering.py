@@ -93,7 +93,7 @@ class Row(NamedTuple):
         return f"{float(np.mean(values)):.5g}" if values else ""
 
 
-class PairedDifference(NamedTuple):
+class BaselineDifference(NamedTuple):
     """How far an arm is from the baseline, in points: mean over seeds, 95 % interval, p by Holm."""
 
     mean: float
@@ -219,7 +219,7 @@ def _overview(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
             yield _line([arm.label or name, *cells])
 
 
-def _compared(declaration: Declaration, row: Row, difference: PairedDifference | None) -> str:
+def _compared(declaration: Declaration, row: Row, difference: BaselineDifference | None) -> str:
     if not row.found:
         return NOTHING
     text = _value(row, declaration.compared)
@@ -252,7 +252,7 @@ def _metric(row: Row) -> Metric:
     return metric_of(next(iter(row.found.values())).metric)
 
 
-def _differences(declaration: Declaration, group: Sequence[Row]) -> dict[str, PairedDifference]:
+def _differences(declaration: Declaration, group: Sequence[Row]) -> dict[str, BaselineDifference]:
     """Compare each arm with the baseline, seed by seed; arms that share no seed with it are left out."""
     base = next(row for row in group if row.arm == declaration.baseline)
     paired = {row.arm: _paired(row, base, declaration.compared) for row in group if row is not base}
@@ -260,7 +260,7 @@ def _differences(declaration: Declaration, group: Sequence[Row]) -> dict[str, Pa
     tested = {arm: p for arm, (_, (*_, p)) in intervals.items() if p is not None}
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     return {
-        arm: PairedDifference(float(values.mean()), low, high, corrected.get(arm))
+        arm: BaselineDifference(float(values.mean()), low, high, corrected.get(arm))
         for arm, (values, (low, high, _)) in intervals.items()
     }
 
