@@ -203,6 +203,7 @@ MAX_WORDS = {
     "README.md": 1_000,
     **dict.fromkeys(("CONTRIBUTING.md", "tutorial.md", "your-data.md", "concepts.md", "devices.md"), 1_200),
     **dict.fromkeys(("phones.md", "inference.md", "releases.md", "compare-runs.md", "troubleshooting.md"), 1_200),
+    "protocol.md": 3_500,
 }
 MAX_REFERENCE_WORDS = 2_500
 GENERATED = "results.md"
