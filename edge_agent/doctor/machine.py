@@ -150,7 +150,7 @@ def training_process(runtime: Runtime = "torch", device: TrainingDevice = "cpu")
         return failure(
             "training",
             f"Python {version}: {last}",
-            f"{install_command(EXTRAS[runtime])}; see docs/dependencies.md",
+            f"{install_command(EXTRAS[runtime])}; see docs/devices.md",
         )
     loaded, words, advice = json.loads(run.stdout.strip().splitlines()[-1])
     summary = f"Python {version}, {loaded}" + (f"; {words}" if words else "")
