@@ -35,6 +35,7 @@ from federation.plan import Plan
 from federation.protocol import topics
 from federation.protocol.messages import Acknowledgement, Announcement
 from federation.protocol.over_http import path_of
+from federation.rounds.server_round import RoundPhase
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, Wires, generated, status
 from tests.aggregator_api.http_client import TestClient
 
@@ -100,8 +101,8 @@ class Bench:
         with self.runtime.database.read() as session:
             federation = repositories.find_federation(session, FEDERATION)
             opened = None if federation is None else repositories.open_round(session, federation)
-            if opened is not None and opened.number != number:
-                return False  # without the whole announcement, which takes longer than the wait for the next look
+            if federation is not None and opened is not None and opened.phase == RoundPhase.COLLECTING:
+                return (federation.status, opened.number) == ("running", number)  # looked at every few milliseconds
         now = self.now()
         return (now.state, now.round) == ("collecting", number)
 
@@ -112,9 +113,9 @@ class Bench:
             assert row is not None
             return announcement(session, row, chunk_bytes=1024)
 
-    def base_of(self, device: str) -> str:
+    def base_of(self, device: str, announced: Announcement | None = None) -> str:
         """Return the sha256 of what a device starts the present round from."""
-        announced = self.now()
+        announced = announced or self.now()
         assert announced.model is not None
         latest = self.wires.invitations(device)[-1:]
         invited = latest and latest[0].round == announced.round
@@ -122,8 +123,9 @@ class Bench:
 
     def update_of(self, device: str, **changes: Any) -> Parcel:
         """Generate a device's update of the present round; `changes` go into the manifest."""
-        base = self.base_of(device)
-        return generated(self.now(), self.runtime.blobs.read(base), device, **{"base_version": base, **changes})
+        announced = self.now()
+        base = self.base_of(device, announced)
+        return generated(announced, self.runtime.blobs.read(base), device, **{"base_version": base, **changes})
 
     def invited(self) -> tuple[str, ...]:
         """Return the devices that hold an invitation to the present round."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import fmean, pstdev
 
 import pytest
@@ -35,13 +37,22 @@ from tests.aggregator_api.generated_devices import FEDERATION
 from tests.aggregator_api.web.seeded import WALKS, seed
 
 
-@pytest.fixture
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A server with a federation of 12 devices and 10 rounds, the last one open."""
-    bench = Bench(tmp_path_factory.mktemp("seeded"))
+@pytest.fixture(scope="module")
+def seeded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of a server that ended: a federation of 12 devices and 10 rounds, the last one open."""
+    folder = tmp_path_factory.mktemp("seeded")
+    bench = Bench(folder / "server")
     seed(bench.runtime, rounds=10)
+    bench.stop()
+    return folder
+
+
+@pytest.fixture
+def seeded(seeded_folder: Path, tmp_path: Path) -> Iterator[Bench]:
+    """A server over a copy of it."""
+    bench = Bench(shutil.copytree(seeded_folder, tmp_path / "copy") / "server")
     yield bench
-    bench.runtime.stop()
+    bench.stop()
 
 
 def test_scores_are_of_the_devices_that_measured_the_round(seeded: Bench) -> None:
