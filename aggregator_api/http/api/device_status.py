@@ -12,7 +12,7 @@ from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
 from federation.methods import is_continuous
 from federation.plan import Plan
-from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices, resting_rounds
+from federation.rounds.server_round import ClientStatus, RoundPhase, resting_rounds
 
 AT_WORK = ("training", "uploading")
 TRAINS, IDLE = "It trains", "Why it does not take part"
@@ -108,6 +108,8 @@ def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> 
 def _in_masked_sum(session: Session, device: DeviceRow) -> str:
     """Say whether the newest sum has a device; with what, only the device knows."""
     row = masked_contributions.find(session, device)
+    if row is not None and row.seen and row.seen == row.reported:
+        return "It sits out until its sums change: they are in a sum that was impossible, and aren't added again."
     if row is None or row.version is None:
         return f"The newest version's sum doesn't have it{_detail_suffix(device)}."
     others = "" if row.reported == row.sequence else ", and it would add other sums by now"
@@ -132,7 +134,7 @@ def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRo
 def waiting_for(session: Session, federation: FederationRow) -> str:
     """Say what a running federation in rounds waits for while none is open."""
     plan = Plan.model_validate(federation.plan)
-    rounds, signing, needed = plan.rounds, plan.secure.is_on, needed_devices(plan)
+    rounds, signing, needed = plan.rounds, plan.secure.is_on, suspension.needed_devices(session, federation, plan)
     able = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing)
     rest = resting_rounds(rounds)
     ready = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing, resting=rest)
