@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -213,6 +214,12 @@ def stream_access(runtime: Runtime) -> StreamAccess:
     with runtime.database.write() as session:
         row, _ = api_keys.make(session, "follower", ["read"])
         return StreamAccess(runtime.open_streams, row.prefix)
+
+
+def copied(ended: Path, target: Path) -> Path:
+    """Copy the folder of a server that has ended, with that of its ledger beside it, and return the copy."""
+    shutil.copytree(ended.with_name(f"{ended.name}-ledger"), target.with_name(f"{target.name}-ledger"))
+    return shutil.copytree(ended, target)
 
 
 def wait_for(true: Callable[[], bool], *, seconds: float = 60.0) -> None:

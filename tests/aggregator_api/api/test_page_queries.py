@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -32,16 +31,16 @@ from aggregator_api.storage.db.models import (
     ScoreRow,
     UpdateRow,
 )
-from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.bench import Bench, copied
 from tests.aggregator_api.generated_devices import FEDERATION
 from tests.aggregator_api.web.seeded import WALKS, seed
 
 
 @pytest.fixture(scope="module")
 def seeded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders of a server that ended: a federation of 12 devices and 10 rounds, the last one open."""
-    folder = tmp_path_factory.mktemp("seeded")
-    bench = Bench(folder / "server")
+    """The folder of a server that ended: a federation of 12 devices and 10 rounds, the last one open."""
+    folder = tmp_path_factory.mktemp("seeded") / "server"
+    bench = Bench(folder)
     seed(bench.runtime, rounds=10)
     bench.stop()
     return folder
@@ -50,7 +49,7 @@ def seeded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def seeded(seeded_folder: Path, tmp_path: Path) -> Iterator[Bench]:
     """A server over a copy of it."""
-    bench = Bench(shutil.copytree(seeded_folder, tmp_path / "copy") / "server")
+    bench = Bench(copied(seeded_folder, tmp_path / "server"))
     yield bench
     bench.stop()
 

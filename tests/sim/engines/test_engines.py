@@ -24,19 +24,12 @@ from sim.engines.operations import operations_of_a_step
 from sim.engines.processes import MAX_STACKED, SMALL_STEP, work_of
 from sim.errors import EngineError, SettingsError
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data, resolve
+from sim.run import build_simulation, resolve
 from tests.sim.engines.local_rounds import FAMILIES, ROUNDING_SWITCHES, all_rounds, first_round, some_rounds
-from tests.sim.small_runs import first, needs_fork, settings_for
+from tests.sim.small_runs import needs_fork, settings_for
 
 ALWAYS = ("fedavg", "fedali", "fedproto", "scaffold")
 """Weights, prototypes beside weights, prototypes alone, and a memory of its own; CI has the others."""
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
-    """Two clients with few examples, unlike in number."""
-    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
-    return first(data, {"ada": 20, "bob": 12})
 
 
 def state_of(simulation: Simulation) -> dict[str, torch.Tensor]:
