@@ -221,7 +221,7 @@ def wait_for(true: Callable[[], bool], *, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
+        time.sleep(0.04)  # a look at a federation takes a server several milliseconds
 
 
 def coordinator_beside(runtime: Runtime, signer: Signer | None = None) -> Coordinator:
