@@ -225,7 +225,7 @@ def recognize(
                 if (describe or len(csv or ()) > 1) and not as_json and client:
                     typer.echo(f"{name}:" if describe is None else f"{client}, {visit}:")
                 recognizer = Recognizer(session, live=follow, on_warning=note)
-                timeline = Timeline(session.metadata.labels, each=per_window or follow, as_json=as_json)
+                timeline = Timeline(session.metadata.labels, per_window=per_window or follow, as_json=as_json)
                 for line in _lines(recordings, recognizer, timeline):
                     typer.echo(line)
             if not seen:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from edge_agent.errors import JobError
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.training.round_budget import RoundBudget
 from federation import wire
 from federation.errors import WireError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from federation.plan import Plan
 from federation.records import Client, Tree, Update
 from federation.rounds.gains import Gains

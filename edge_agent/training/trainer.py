@@ -18,7 +18,7 @@ import numpy as np
 
 from edge_agent.errors import AgentError, JobError, NonRetryableJobError, UnusableModelError
 from edge_agent.machine.state import leaves_model
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.folds import cross_validate, validation_obstacle

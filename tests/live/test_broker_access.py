@@ -32,8 +32,8 @@ from aggregator_api.transport.mqtt.client import secure
 from aggregator_api.transport.mqtt.embedded_broker import BrokerThread, LocalAccounts
 from aggregator_api.transport.mqtt.mosquitto import roles, rotation
 from aggregator_api.transport.mqtt.mosquitto.dynamic_security import DynamicSecurity
+from edge_agent.config.brokers import BrokerSection
 from edge_agent.config.settings import ServerSection
-from edge_agent.config.training import BrokerSection
 from edge_agent.transport.enrolment import Applicant, enrol
 from federation.protocol import topics
 from tests.aggregator_api.bench import wait_for

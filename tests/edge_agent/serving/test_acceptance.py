@@ -19,7 +19,7 @@ from edge_agent.serving.acceptance import NewModel, evaluate
 from edge_agent.serving.choice import Rules
 from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict
 from edge_agent.serving.model_runs import ExampleKind, Model, Windows
-from edge_agent.storage.files import sha256_of
+from edge_agent.storage.data_folder import sha256_of
 from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, RESULT
 from export.runtime import ModelMetadata

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from edge_agent.errors import NonRetryableJobError
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.training import trainer
 from edge_agent.training.checkpoints import EpochCheckpoints
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job, JobEnded, JobLine, TrainingProcess
