@@ -141,7 +141,7 @@ class SumDriver:
             if row is None or state is None or state.stage is not ServerStage.DONE:
                 return
             names = server.included_devices(state)
-            if self._owner.contract(session.get_one(FederationRow, row.federation_id)).is_continuous:
+            if self._owner.contract(session.get_one(FederationRow, row.federation_id)).kind.sums:
                 added = masked_contributions.sequences(session, row, names)
                 masked_contributions.note_seen(session, row.federation_id, added)
             finding = SumFinding(suspects=names, is_opened=True)
