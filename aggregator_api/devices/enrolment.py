@@ -12,7 +12,7 @@ import time
 from typing import Annotated, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, Field
-from sqlalchemy import CursorResult, or_, update
+from sqlalchemy import CursorResult, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -206,6 +206,12 @@ class EnrolmentService:
         server_key = base64.b64encode(self._identity.public_key).decode()
         given = Credentials(api_key=status.api_key, broker=login, server_key=server_key)
         return Enrolment(state="approved", device=device, promises=status.promises, credentials=given)
+
+
+def approved_usernames(session: Session) -> set[str]:
+    """Return the names of the broker accounts of all approved devices."""
+    query = select(FederationRow.name, DeviceRow.name).join(DeviceRow, DeviceRow.federation_id == FederationRow.id)
+    return {username(*names) for names in session.execute(query.where(DeviceRow.enrolment == "approved"))}
 
 
 def _find_token(session: Session, request: Enrol, now: float) -> tuple[FederationRow, EnrolmentTokenRow]:

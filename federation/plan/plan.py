@@ -26,13 +26,13 @@ class Plan(Strict):
     task: Options = Field(
         default={"name": DEFAULT_TASK.name}, description='what is learnt: {"name": "classification", …options}'
     )
-    model: ModelSpec
+    model: ModelSpec = Field(description="the network")
     alternatives: tuple[ModelSpec, ...] = Field(
         default=(), description="other models that a device may choose, if the method mixes architectures"
     )
     method: Options = Field(description='{"name": "fedali", …hyper-parameters}')
-    training: TrainingConfig
-    rounds: RoundSettings = RoundSettings()
+    training: TrainingConfig = Field(description="how clients train")
+    rounds: RoundSettings = Field(default=RoundSettings(), description="who takes part, and for how long")
     publication: PublicationSettings = Field(
         default=PublicationSettings(),
         # left out where it is as here, so that devices of a version without it go on
@@ -45,9 +45,9 @@ class Plan(Strict):
         exclude_if=lambda settings: settings == SecureSettings(),
         description="what the server may see of single clients' updates",
     )
-    rollout: RolloutSettings = RolloutSettings()
-    promotion: PromotionSettings = PromotionSettings()
-    data: DataSpec = DataSpec()
+    rollout: RolloutSettings = Field(default=RolloutSettings(), description="how devices get new versions")
+    promotion: PromotionSettings = Field(default=PromotionSettings(), description="which versions are rolled out")
+    data: DataSpec = Field(default=DataSpec(), description="how clients make training examples")
     packages: dict[Text, Text] = Field(
         default_factory=dict,
         max_length=64,

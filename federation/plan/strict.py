@@ -18,7 +18,9 @@ from gaitway.errors import first_problem
 from gaitway.plain_text import MAX_LABEL, checked, checked_values, cleaned
 from gaitway.strict_numbers import StrictNumbers, TypedNumbers
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Name = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$", description="letters, digits, '_', '.' and '-'")
+]
 """A federation's, device's or model's name: safe in a topic, a path and a URL."""
 
 Text = Annotated[str, AfterValidator(checked)]

@@ -49,15 +49,25 @@ class SecureMessage(StrictNumbers, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
 
 
-Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+Digest = Annotated[
+    bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES, description="SHA-256 of that message")
+]
 Key = Annotated[bytes, Field(min_length=KEY_BYTES, max_length=KEY_BYTES)]
-Share = Annotated[bytes, Field(min_length=SHARE_BYTES, max_length=SHARE_BYTES)]
-ShareDigest = Annotated[bytes, Field(min_length=SHARE_DIGEST_BYTES, max_length=SHARE_DIGEST_BYTES)]
-Sealed = Annotated[bytes, Field(min_length=2 * SHARE_BYTES + TAG_BYTES, max_length=2 * SHARE_BYTES + TAG_BYTES)]
-Signature = Annotated[bytes, Field(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
-Index = Annotated[int, Field(ge=0, lt=MAX_MEMBERS)]
-"""Of a member, counted as the list has them."""
-Members = Annotated[tuple[Index, ...], Field(max_length=MAX_MEMBERS)]
+Share = Annotated[bytes, Field(min_length=SHARE_BYTES, max_length=SHARE_BYTES, description="of a secret")]
+ShareDigest = Annotated[
+    bytes, Field(min_length=SHARE_DIGEST_BYTES, max_length=SHARE_DIGEST_BYTES, description="of a share, shortened")
+]
+Sealed = Annotated[
+    bytes,
+    Field(
+        min_length=2 * SHARE_BYTES + TAG_BYTES,
+        max_length=2 * SHARE_BYTES + TAG_BYTES,
+        description="two shares, encrypted for their receiver",
+    ),
+]
+Signature = Annotated[bytes, Field(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES, description="ed25519")]
+Index = Annotated[int, Field(ge=0, lt=MAX_MEMBERS, description="of a member, as the list counts them")]
+Members = Annotated[tuple[Index, ...], Field(max_length=MAX_MEMBERS, description="rising")]
 PerMille = Annotated[int, Field(ge=0, le=PER_MILLE // 3)]
 
 
@@ -67,12 +77,12 @@ class SumRequest(SecureMessage):
     federation: Name
     instance: Instance
     epoch: Epoch = 1
-    round: int = Field(ge=0, lt=1 << 31)
+    round: int = Field(ge=0, lt=1 << 31, description="of the federation")
     attempt: Digest = Field(description="random, so that no two sums are the same")
     length: int = Field(ge=1, le=MAX_LENGTH, description="numbers of a vector")
     bits: Literal[32, 64] = Field(description="sums are mod 2^bits")
     layout: Digest = Field(description="of what the numbers mean: names, shapes and scales, as the plan has them")
-    min_members: int = Field(ge=MIN_MEMBERS, le=MAX_MEMBERS)
+    min_members: int = Field(ge=MIN_MEMBERS, le=MAX_MEMBERS, description="without so many nothing is added up")
     colluding: PerMille = Field(description="of the members may work for the server")
     lost: PerMille = Field(description="of the members may be lost")
     groups: int = Field(
@@ -112,7 +122,9 @@ class MemberList(SecureMessage):
     """Everybody who takes part, by rising name; every device checks it and later signs its digest."""
 
     request: Digest
-    members: tuple[ListedMember, ...] = Field(min_length=MIN_MEMBERS, max_length=MAX_MEMBERS)
+    members: tuple[ListedMember, ...] = Field(
+        min_length=MIN_MEMBERS, max_length=MAX_MEMBERS, description="by rising name"
+    )
 
 
 class EncryptedShares(SecureMessage):
@@ -122,9 +134,9 @@ class EncryptedShares(SecureMessage):
     """
 
     members: Digest = Field(description="of the list")
-    sealed: tuple[Sealed, ...] = Field(max_length=MAX_MEMBERS)
-    mask_key_digests: tuple[ShareDigest, ...] = Field(max_length=MAX_MEMBERS)
-    seed_digests: tuple[ShareDigest, ...] = Field(max_length=MAX_MEMBERS)
+    sealed: tuple[Sealed, ...] = Field(max_length=MAX_MEMBERS, description="one for each neighbour")
+    mask_key_digests: tuple[ShareDigest, ...] = Field(max_length=MAX_MEMBERS, description="of the mask key's shares")
+    seed_digests: tuple[ShareDigest, ...] = Field(max_length=MAX_MEMBERS, description="of the seed's shares")
 
 
 class SealedShare(SecureMessage):
@@ -139,7 +151,7 @@ class DeliveredShares(SecureMessage):
 
     members: Digest
     dealers: Members = Field(description="rising")
-    shares: tuple[SealedShare, ...] = Field(max_length=MAX_MEMBERS)
+    shares: tuple[SealedShare, ...] = Field(max_length=MAX_MEMBERS, description="that were dealt to the receiver")
 
 
 class MaskedVector(SecureMessage):
@@ -183,7 +195,7 @@ class SignatureList(SecureMessage):
     """The signatures of enough members under one list: the same for all, so that it is written once for many."""
 
     included: Digest
-    signatures: tuple[MemberSignature, ...] = Field(max_length=MAX_MEMBERS)
+    signatures: tuple[MemberSignature, ...] = Field(max_length=MAX_MEMBERS, description="of the list")
 
 
 class ConfirmedList(SecureMessage):
@@ -196,8 +208,8 @@ class ConfirmedList(SecureMessage):
     """
 
     included: Digest
-    signatures: tuple[MemberSignature, ...] = Field(max_length=MAX_MEMBERS)
-    heads: tuple[SignedHead, ...] = Field(max_length=MAX_MEMBERS)
+    signatures: tuple[MemberSignature, ...] = Field(max_length=MAX_MEMBERS, description="of the list")
+    heads: tuple[SignedHead, ...] = Field(max_length=MAX_MEMBERS, description="of the receiver's neighbours")
 
 
 class OwnedShare(SecureMessage):
@@ -211,8 +223,8 @@ class RevealedShares(SecureMessage):
     """What a device opens: of those included the seed's share, of those lost the mask key's; never both; signed."""
 
     included: Digest
-    seeds: tuple[OwnedShare, ...] = Field(max_length=MAX_MEMBERS)
-    mask_keys: tuple[OwnedShare, ...] = Field(max_length=MAX_MEMBERS)
+    seeds: tuple[OwnedShare, ...] = Field(max_length=MAX_MEMBERS, description="of members whose vectors are in the sum")
+    mask_keys: tuple[OwnedShare, ...] = Field(max_length=MAX_MEMBERS, description="of members who were lost")
 
 
 AnyMessage = TypeVar("AnyMessage", bound=BaseModel)

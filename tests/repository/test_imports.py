@@ -14,26 +14,20 @@ TRAINER = ("federation.training.local_round", "federation.training.client_round"
 
 EVERYWHERE = (
     "gaitway.errors",
-    "gaitway.extras",
-    "gaitway.exit_codes",
+    "gaitway.own_packages",
     "gaitway.files",
     "gaitway.input_spec",
     "gaitway.interrupts",
     "gaitway.images",
-    "gaitway.label_text",
-    "gaitway.logs",
-    "gaitway.own_packages",
     "gaitway.plain_text",
+    "gaitway.logs",
     "gaitway.plugins",
-    "gaitway.private_files",
-    "gaitway.progress",
+    "gaitway.terminal",
     "gaitway.python310",
     "gaitway.secret_fields",
     "gaitway.strict_numbers",
     "gaitway.tasks",
-    "gaitway.terminal",
     "gaitway.threads",
-    "gaitway.toml_text",
     "gaitway.window_cache",
 )
 """For every package: the root of errors, the atomic write, what a network takes, images, text and numbers from
@@ -290,8 +284,7 @@ VALIDATES = "pydantic validates what comes from outside"
 ARRAYS = "arrays for scores, plots and windows"
 ALSO_OUTSIDE = {
     "gaitway.tasks": {"numpy": ARRAYS},
-    "gaitway.terminal": {"rich": "tables and colours"},
-    "gaitway.progress": {"rich": "progress bars"},
+    "gaitway.terminal": {"rich": "tables, colours and progress bars"},
     "gaitway.completion": {"typer": "what shells ask is answered by typer"},
     "gaitway.images": {"numpy": ARRAYS, "PIL": "JPEG and PNG files"},
     "federation": {"pydantic": VALIDATES, "zstandard": "the wire offers zstd"},

@@ -24,7 +24,7 @@ from aggregator_api.storage.db.models import (
     RoundRow,
     UpdateRow,
 )
-from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices, resting_rounds
+from federation.rounds.server_round import ClientStatus, RoundPhase, resting_rounds
 
 UPDATES_SHOWN = 20
 """Of one round; a device that sends nonsense has one quarantined update for each."""
@@ -214,6 +214,8 @@ def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> 
 def _in_masked_sum(session: Session, device: DeviceRow) -> str:
     """Say whether the newest sum has a device; with what, only the device knows."""
     row = masked_contributions.find(session, device)
+    if row is not None and row.seen and row.seen == row.reported:
+        return "It sits out until its sums change: they are in a sum that was impossible, and aren't added again."
     if row is None or row.version is None:
         return f"The newest version's sum doesn't have it{_detail_suffix(device)}."
     others = "" if row.reported == row.sequence else ", and it would add other sums by now"
@@ -238,7 +240,7 @@ def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRo
 def waiting_for(session: Session, federation: FederationRow) -> str:
     """Say what a running federation in rounds waits for while none is open."""
     plan = federation.parsed_plan
-    rounds, needed = plan.rounds, needed_devices(plan)
+    rounds, needed = plan.rounds, suspension.needed_devices(session, federation, plan)
     able = repositories.count_online(session, federation, rounds.cohort_tags)
     rest = resting_rounds(rounds)
     ready = repositories.count_online(session, federation, rounds.cohort_tags, resting=rest)

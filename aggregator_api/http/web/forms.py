@@ -14,8 +14,8 @@ from aggregator_api.rollouts.service import SCHEDULES, STANDARD, release_setting
 from federation.methods import METHODS
 from federation.plan import Normalization, Plan
 from gaitway.input_spec import InputSpec, LowPass
+from gaitway.plain_text import toml_tables
 from gaitway.tasks import DEFAULT_TASK
-from gaitway.toml_text import toml_tables
 
 if TYPE_CHECKING:
     from models.checkpoint import CheckpointInfo

@@ -28,7 +28,7 @@ from aggregator_api.auth.api_keys import Caller
 from aggregator_api.auth.scopes import PROGRAMS
 from aggregator_api.http.web.phone import url_of
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 from gaitway.tasks import Metric
 
 TEMPLATES = Path(__file__).parent / "templates"

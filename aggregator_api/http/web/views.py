@@ -18,7 +18,7 @@ from aggregator_api.notifications import attention
 from aggregator_api.notifications.attention import AttentionItem
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import FederationRow, RoundRow
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 from gaitway.tasks import Metric
 
 FEDERATIONS = 25
