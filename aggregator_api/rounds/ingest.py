@@ -16,18 +16,18 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import BlobError, UpdateRefusedError
 from aggregator_api.core.settings import Settings
-from aggregator_api.devices import contributions, masked_contributions, suspension
+from aggregator_api.devices import contributions, suspension
 from aggregator_api.devices.presence import CloneDetector
 from aggregator_api.rollouts import scores, transitions
 from aggregator_api.rounds import model_refusals, opening, secure_rounds
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.rounds.updates import admission, receipts
-from aggregator_api.rounds.updates.anomaly import AnomalyDetector, Norms
 from aggregator_api.rounds.updates.context import ACCEPTED_STATUSES, UpdateContext
 from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.rounds.updates.partial_uploads import Key, PartialUpload, PartialUploads
-from aggregator_api.storage import disk
+from aggregator_api.rounds.updates.screening import AnomalyDetector, Norms
+from aggregator_api.storage import outages
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.storage.db import repositories
@@ -107,7 +107,7 @@ class Ingest:
             nonce = self._nonce(key, payload)
             self._answer(key, "retry", nonce=nonce, reason="the server's copy of the round's model is damaged")
         except (OSError, DBAPIError) as error:
-            if not disk.is_full(error):
+            if not outages.is_full(error):
                 raise
             log.error("disk full: %s", error, extra=_about(key))
             nonce = self._nonce(key, payload)
@@ -184,7 +184,7 @@ class Ingest:
         row = repositories.find_device(session, federation, device)
         if row is None or status.state == "offline":  # a last will knows nothing of sums
             return False
-        return masked_contributions.note_status(session, federation, row, status.sums)
+        return contributions.note_status(session, federation, row, status.sums)
 
     def _begin(self, key: Key, payload: bytes) -> None:
         envelope, manifest, fault = _opened(payload)
@@ -208,7 +208,7 @@ class Ingest:
                 return
             upload = self._uploads.get(key)
             if upload is None or not upload.continues(manifest):
-                if reason := disk.shortage(self._uploads.root, self._settings.min_free_bytes + manifest.size):
+                if reason := outages.shortage(self._uploads.root, self._settings.min_free_bytes + manifest.size):
                     log.warning("update postponed: %s", reason, extra=_about(key))
                     self._answer(key, "retry", nonce=manifest.nonce, reason=reason)
                     return

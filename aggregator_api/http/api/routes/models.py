@@ -50,7 +50,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Conditions(NamedTuple):
+class BlobConditions(NamedTuple):
     """Which part of a blob is wanted, and which blobs the client has."""
 
     part: str | None
@@ -59,9 +59,9 @@ class Conditions(NamedTuple):
 
 async def conditions(
     range_: Annotated[str | None, Header(alias="Range")] = None, if_none_match: Annotated[str | None, Header()] = None
-) -> Conditions:
+) -> BlobConditions:
     """Read them from the request."""
-    return Conditions(range_, if_none_match)
+    return BlobConditions(range_, if_none_match)
 
 
 @blobs_router.get("/{sha256}", summary="Download a model", response_class=Response, responses=_RESPONSES)
@@ -73,7 +73,7 @@ def blob(
     downloads: DownloadsDep,
     caller: CallerDep,
     sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")],
-    wanted: Annotated[Conditions, Depends(conditions)],
+    wanted: Annotated[BlobConditions, Depends(conditions)],
 ) -> Response:
     """Send a broadcast's bytes; the name is their sha256, so they never change."""
     with database.read() as session:

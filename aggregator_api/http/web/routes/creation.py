@@ -58,7 +58,7 @@ _NUMBERS = {
 """Fields that are numbers: the part of the plan that they are in, and how they are read."""
 
 
-class Origin(NamedTuple):
+class StartChoice(NamedTuple):
     """What a new federation starts from: a federation's version, a checkpoint, or nothing."""
 
     federation: str
@@ -66,9 +66,9 @@ class Origin(NamedTuple):
     checkpoint: str
 
 
-async def origin(start: StartName = "", version: StartVersion = None, checkpoint: StartCheckpoint = "") -> Origin:
+async def origin(start: StartName = "", version: StartVersion = None, checkpoint: StartCheckpoint = "") -> StartChoice:
     """Read it from the page's address."""
-    return Origin(start, version, checkpoint)
+    return StartChoice(start, version, checkpoint)
 
 
 @router.get("/new-federation")
@@ -77,7 +77,7 @@ def show(
     request: Request,
     database: DatabaseDep,
     checkpoints: CheckpointServiceDep,
-    start: Annotated[Origin, Depends(origin)],
+    start: Annotated[StartChoice, Depends(origin)],
     preset: str = FIRST,
 ) -> Response:
     """Show the form: filled in by a preset, or with all that a model needs, to continue from it."""
