@@ -1,4 +1,4 @@
-"""Whether a device lies as those lay whose windows the shared head has learnt from (`models.orientation`)."""
+"""Whether a device lies as those lay whose windows the shared head has learnt from (`models.model`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from edge_agent.training.local_data import LocalData
 from federation.aggregation.ridge_numpy import FAR, FixedSums, feature_moments
 from federation.records import Tree
-from models.orientation import gravity_columns, mean_gravity
+from models.har_features import gravity_columns, mean_gravity
 
 
 class Orientation(NamedTuple):

@@ -18,15 +18,14 @@ from gaitway.errors import ExitCode
 from gaitway.files import write_file
 from gaitway.terminal import ProgressDisplay
 from gaitway.window_cache import default_cache_dir
-from sim.cli.command import taking
+from sim.cli.command import CacheOption, cli_errors, console, taking
 from sim.cli.sweep import CellDisplay
-from sim.cli.terminal import CacheOption, cli_errors, console
 from sim.errors import SettingsError
 from sim.results.run_directory import RunDirectory
-from sim.sweep.arena.cells import ArenaCell, pretrained_key, with_pretrained
-from sim.sweep.arena.declaration import FOLDER as TABLES
-from sim.sweep.arena.declaration import read_declaration
-from sim.sweep.arena.measures import MEASURES_OF_NEW
+from sim.sweep.arena.cells import FOLDER as TABLES
+from sim.sweep.arena.cells import ArenaCell, pretrained_key, read_declaration, with_pretrained
+from sim.sweep.arena.measures import FOLDER as SUMMARIES
+from sim.sweep.arena.measures import MEASURES_OF_NEW, CellSummary, read_summaries, summarize
 from sim.sweep.arena.rendering import (
     FIGURES,
     HEADS,
@@ -36,10 +35,7 @@ from sim.sweep.arena.rendering import (
     render_measures,
     render_papers,
 )
-from sim.sweep.arena.replay import differences, draw_cell
-from sim.sweep.arena.running import Places, commit_name, run_table
-from sim.sweep.arena.summary import FOLDER as SUMMARIES
-from sim.sweep.arena.summary import CellSummary, read_summaries, summarize
+from sim.sweep.arena.running import Places, commit_name, differences, draw_cell, run_table
 from sim.sweep.grid import Cell
 from sim.sweep.processes import CellPhase, run_cells
 

@@ -23,7 +23,7 @@ from models.model import Model, ModelOutput
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines import Serial
 from sim.errors import SettingsError
-from sim.experiment.architectures import Architecture
+from sim.experiment.networks import Architecture
 from sim.reports.figures.run_figures import MEASURES, analyses, measured_rounds
 from sim.results.run_directory import RunDirectory, round_model_file
 from sim.rounds import checkpoint

@@ -21,7 +21,7 @@ from federation.records import Examples
 from sim import simulate
 from sim.data.federated_data import ClientData, FederatedData
 from sim.errors import RunDirectoryError
-from sim.results.code_digests import code_digests
+from sim.results.description import code_digests
 from sim.rounds import checkpoint
 from sim.run import load_data, resolve, run
 from tests.sim.small_runs import CNN, DATA, Reporter, first, settings_for

@@ -19,9 +19,9 @@ from federation.wire import uploads
 from sim.data.federated_data import FederatedData
 from sim.engines import Engine, Processes, Serial, Stacked, choose, ray_cluster
 from sim.engines.fork_map import ATTEMPTS, fork_map
-from sim.engines.memory.shared_memory import ALIGNMENT, Packing, read
-from sim.engines.operations import operations_of_a_step
 from sim.engines.processes import MAX_STACKED, SMALL_STEP, work_of
+from sim.engines.serial import operations_of_a_step
+from sim.engines.shared_memory import ALIGNMENT, Packing, read
 from sim.errors import EngineError, SettingsError
 from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data, resolve

@@ -14,9 +14,9 @@ import torch
 from federation.methods import METHODS as EVERY_METHOD
 from federation.records.tree import flatten
 from sim.data.federated_data import FederatedData
-from sim.engines import Processes, Stacked
-from sim.engines.client_store import DiskStore, MemoryStore, StoreDemand, choice, choose, client_bytes, remembered
-from sim.engines.memory.mmap_arena import PAGE
+from sim.engines import Processes, Stacked, client_store
+from sim.engines.client_store import DiskStore, MemoryStore, StoreDemand, choose, client_bytes, remembered
+from sim.engines.shared_memory import PAGE
 from sim.errors import RunDirectoryError, SettingsError
 from sim.rounds import checkpoint
 from sim.rounds.checkpoint import Checkpoint
@@ -254,7 +254,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_words(tmp_path: Path) 
 def test_the_choice_says_why(
     where: Any, clients: int, kind: type, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "free_memory", lambda _device: 8 * 10**9)
+    monkeypatch.setattr(client_store, "free_memory", lambda _device: 8 * 10**9)
     federation = StoreDemand(clients, clients, rounds=9, client_bytes=50_000_000)
     chosen = choose(where, "cpu", federation, tmp_path)
     assert isinstance(chosen.store, kind)
@@ -285,14 +285,14 @@ def test_residuals_are_counted(
 
 
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "CGROUP", tmp_path)
-    whole = choice.free_memory("cpu")
+    monkeypatch.setattr(client_store, "CGROUP", tmp_path)
+    whole = client_store.free_memory("cpu")
     assert whole > 0
     (tmp_path / "memory.max").write_text("max\n")
-    assert choice.free_memory("cpu") > 5_000_000
+    assert client_store.free_memory("cpu") > 5_000_000
     (tmp_path / "memory.max").write_text("7000000\n")
     (tmp_path / "memory.stat").write_text("anon 2000000\nfile 4000000\n")
-    assert choice.free_memory("cpu") == 5_000_000
+    assert client_store.free_memory("cpu") == 5_000_000
 
 
 def test_a_run_tells_where_its_models_are(few: FederatedData, tmp_path: Path) -> None:

@@ -11,12 +11,10 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from sim.errors import RunDirectoryError, SettingsError
-from sim.sweep.arena.cells import open_cells
-from sim.sweep.arena.declaration import read_declaration
-from sim.sweep.arena.rank_figure import AXIS, rank_figure
-from sim.sweep.arena.rendering import HEADS, render, render_figures, render_marks, render_measures
-from sim.sweep.arena.replay import differences, draw_cell
-from sim.sweep.arena.summary import CellSummary, read_summaries, write_summary
+from sim.sweep.arena.cells import open_cells, read_declaration
+from sim.sweep.arena.measures import CellSummary, read_summaries, write_summary
+from sim.sweep.arena.rendering import AXIS, HEADS, rank_figure, render, render_figures, render_marks, render_measures
+from sim.sweep.arena.running import differences, draw_cell
 from tests.repository.imports import REPOSITORY
 from tests.sim.sweep.arena.test_cells import summary
 

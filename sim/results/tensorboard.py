@@ -7,7 +7,7 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from sim.results.run_directory import RunDirectory
-from sim.results.tracking.callback import RunCallback, final_scores, round_scores
+from sim.results.tracking import RunCallback, final_scores, round_scores
 from sim.scores.records import RoundRecord, Summary
 
 FOLDER = "tensorboard"

@@ -15,7 +15,7 @@ from mlflow.exceptions import MlflowException
 from gaitway.files import write_file
 from sim.experiment.settings import OPTIONS
 from sim.results.run_directory import RunDirectory
-from sim.results.tracking.callback import RunCallback, final_scores, round_scores
+from sim.results.tracking import RunCallback, final_scores, round_scores
 from sim.scores.records import RoundRecord, RunConfig, Summary
 
 FILE = "mlflow.json"

@@ -1,4 +1,4 @@
-"""Dots of up to many groups that can be told apart: a colour and a marker each, or a scale of colours."""
+"""Vectors as dots: their places by t-SNE (van der Maaten and Hinton 2008), and a colour and a marker for each group."""
 
 from __future__ import annotations
 
@@ -6,14 +6,44 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import FigureBase
 from matplotlib.lines import Line2D
+from sklearn.manifold import TSNE
+from torch import Tensor
 
+from federation.seeds import generator, seed_for
+from sim.errors import AnalysisError
 from sim.reports.figures.style import COLOURS, bare, plain_text
+
+PERPLEXITY = 30.0
+
+
+def tsne(vectors: Tensor, seed: int) -> Points:
+    """Map vectors (n, D) to the plane (n, 2); neighbourhoods survive, distances and sizes of clusters do not.
+
+    Raises:
+        AnalysisError: for vectors that are not finite, or all the same: the run diverged, or its features died.
+    """
+    values = vectors.double().numpy()
+    if not np.isfinite(values).all() or not values.std(axis=0).any():
+        raise AnalysisError("t-SNE needs features that are finite and differ; did the run diverge?")
+    perplexity = min(PERPLEXITY, max(1.0, (len(values) - 1) / 3))
+    random = seed_for(seed, "tsne") % (1 << 32)
+    model = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=random)
+    return np.asarray(model.fit_transform(values), np.float64)
+
+
+def subsample(count: int, limit: int, seed: int, *what: str) -> Tensor:
+    """Draw up to `limit` of `count` indices, in ascending order; `what` makes draws independent of each other."""
+    random = generator(seed, "subsample", *what)
+    chosen = random.choice(count, min(limit, count), replace=False)
+    return torch.from_numpy(np.sort(chosen))
+
 
 Points = npt.NDArray[np.float64]
 Groups = npt.NDArray[np.int64]

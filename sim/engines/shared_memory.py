@@ -1,5 +1,6 @@
-"""A memory-mapped arena for trees of tensors: an unlinked temporary file, whose pages are viewed and used again.
+"""Trees of tensors as one block of bytes: how shared memory carries them, without pickle and with one copy.
 
+A memory-mapped arena for trees of tensors: an unlinked temporary file, whose pages are viewed and used again.
 One sparse file, mapped a GiB at a time: a mapping for each client would soon meet the kernel's limit of 65,530, and a
 file for each one that of open files. It is written by `pwritev`: through the mapping a full disk would be SIGBUS.
 
@@ -9,12 +10,13 @@ is not copied for them first, as it is in memory of its own.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,55 @@ import torch
 from torch import Tensor
 
 from federation.records import Tree
-from sim.engines.memory.shared_memory import Layout, Packing
 from sim.errors import ClientStoreError
+
+ALIGNMENT = 64
+"""Bytes; a cache line, and enough for any dtype."""
+_GAP = memoryview(bytes(ALIGNMENT))
+
+
+Layout = dict[str, Any]
+"""A tree with [dtype, shape, offset] for tensors, as JSON can hold it."""
+
+
+class Packing:
+    """Gives every tensor of a tree a place, one that the tree holds twice but one."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.parts: list[tuple[int, Tensor]] = []
+        self.size = 0  # bytes
+        self._places: dict[tuple[Any, ...], int] = {}
+        self.layout: Layout = self._place(tree)
+
+    def _place(self, value: Any) -> Any:
+        # no recursive closure: it would refer to itself, and tensors would wait for the garbage collector
+        if isinstance(value, dict):
+            return {name: self._place(below) for name, below in value.items()}
+        if not isinstance(value, Tensor):
+            raise TypeError(f"a tree holds tensors and dicts of them, not {type(value).__name__}")
+        key = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+        if key not in self._places:
+            self._places[key] = self.size
+            self.parts.append((self.size, value))
+            self.size += -(-value.nbytes // ALIGNMENT) * ALIGNMENT
+        return [str(value.dtype).removeprefix("torch."), list(value.shape), self._places[key]]
+
+    def buffers(self) -> Iterator[memoryview]:
+        """Yield the block's bytes in order, for a gathering write: the tensors' own memory, and what fills the gaps."""
+        for offset, value in self.parts:
+            # in order of its elements, without a copy where they lie so on the CPU
+            yield value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+            yield _GAP[: -(offset + value.nbytes) % ALIGNMENT]
+
+
+def read(place: Any, memory: Tensor) -> Any:
+    """Return a layout's tree as views of `memory`, or what lies at one of its places."""
+    if isinstance(place, dict):
+        return {name: read(below, memory) for name, below in place.items()}
+    name, shape, offset = place
+    dtype: torch.dtype = getattr(torch, name)
+    return memory[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+
 
 SEGMENT = 1 << 30
 """Bytes that are mapped at a time; address space, not memory. A larger tree gets a larger segment."""
