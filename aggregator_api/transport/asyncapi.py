@@ -179,7 +179,7 @@ def _as_draft_7(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a part of a schema in the words of draft 7; bounds of bytes become those of their base64."""
     if schema.get("format") == "base64url":
         del schema["format"]
-        bounds: dict[str, int] = {key: -(-schema[key] // 3) * 4 for key in ("minLength", "maxLength") if key in schema}
+        bounds: dict[str, Any] = {key: -(-schema[key] // 3) * 4 for key in ("minLength", "maxLength") if key in schema}
         schema |= {"contentEncoding": "base64", "pattern": "^[A-Za-z0-9_-]*=*$", **bounds}
     if "prefixItems" in schema:
         schema["items"] = schema.pop("prefixItems")
