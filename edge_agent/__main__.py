@@ -10,6 +10,7 @@ if __name__ == "__main__":
     exit_if_hidden("har_pipeline", "models", "federation", "export")
 
 import typer
+from typer.core import TyperCommand
 
 from edge_agent.cli.doctor import doctor
 from edge_agent.cli.enrol import enrol
@@ -23,9 +24,10 @@ from edge_agent.cli.run import run
 from edge_agent.cli.status import status
 from edge_agent.cli.windows import windows
 from edge_agent.config.settings import example
+from gaitway.command_line import CommandLine
 from gaitway.private_files import keep_private
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
+app = CommandLine(rich_markup_mode="markdown")
 
 
 @app.callback()
@@ -37,7 +39,8 @@ def program() -> None:
     keep_private()
 
 
-for command in (run, enrol, status, label, windows, models, privacy, doctor):
+app.command(cls=TyperCommand)(run)
+for command in (enrol, status, label, windows, models, privacy, doctor):
     app.command()(command)
 
 

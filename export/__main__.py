@@ -31,6 +31,7 @@ from export.recognizer import Recognizer
 from export.recording_files import described_columns, read_recordings
 from export.runtime import GateError, InputError, ModelMetadata, Session
 from export.timeline import Timeline
+from gaitway.command_line import CommandLine
 from gaitway.errors import GaitwayError
 from gaitway.exit_codes import ExitCode
 from gaitway.extras import install_command
@@ -43,11 +44,7 @@ from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 if TYPE_CHECKING:
     from export.onnx_export import ExportReport
 
-app = typer.Typer(
-    help="Turn a trained model into one self-describing ONNX file, and put such a file to work without torch.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+app = CommandLine(help="Turn a trained model into one self-describing ONNX file, and put such a file to work without torch.")
 
 
 @app.command("onnx")

@@ -15,10 +15,11 @@ from rich.markup import escape
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gaitway.command_line import CommandLine
 from gaitway.exit_codes import ExitCode
 from gaitway.extras import install_command
 from gaitway.progress import ProgressDisplay
-from gaitway.terminal import Console
+from gaitway.terminal import Console, print_error
 from gaitway.window_cache import default_cache_dir
 from har_pipeline.apps.cli import show_exports, show_found
 from har_pipeline.apps.reader import AppReader, AppSource
@@ -40,10 +41,8 @@ from har_pipeline.signals.checks import grouped
 from har_pipeline.splits import split_client
 from har_pipeline.streaming.windows import WindowedDataset
 
-app = typer.Typer(
+app = CommandLine(
     help="From the recordings of motion sensors to windows of 128 samples × 6 channels at 50 Hz.",
-    no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
 )
 console = Console()
@@ -197,17 +196,13 @@ def _cli_errors() -> Iterator[None]:
     try:
         yield
     except PipelineError as error:
-        _print_error(str(error))
+        print_error(str(error))
         raise typer.Exit(ExitCode.REFUSED) from error
     except ModuleNotFoundError as error:
         if error.name not in ("pandas", "PIL"):
             raise
-        _print_error(f"this needs {error.name}, which is not installed: {install_command('runtime')}")
+        print_error(f"this needs {error.name}, which is not installed: {install_command('runtime')}")
         raise typer.Exit(ExitCode.REFUSED) from error
-
-
-def _print_error(words: str) -> None:
-    Console(stderr=True).print(f"[red]error:[/] {escape(words)}", highlight=False)
 
 
 def _refuse_other(dataset: str | None) -> None:

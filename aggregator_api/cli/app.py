@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 from pydantic import SecretStr
+from typer.core import TyperCommand
 
 from aggregator_api.cli.audit import app as audit_app
 from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
@@ -62,7 +63,7 @@ def program() -> None:
 HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on (default 127.0.0.1).")]
 
 
-@app.command()
+@app.command(cls=TyperCommand)
 def serve(
     host: HostOption = None,
     port: Annotated[int | None, typer.Option("--port", help="Port of the REST interface (default 8080).")] = None,
@@ -116,7 +117,7 @@ def serve(
         raise fail(str(error)) from error
 
 
-@app.command()
+@app.command(cls=TyperCommand)
 def broker(
     host: Annotated[str, typer.Option("--host", help="Address of this machine alone, such as ::1.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT.")] = 1883,

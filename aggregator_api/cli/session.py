@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
@@ -21,9 +20,10 @@ from aggregator_api.core.settings import Settings, load
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.database import Database, opened
 from aggregator_api.storage.db.models import FederationRow
+from gaitway.command_line import CommandLine
 from gaitway.errors import first_problem
 from gaitway.exit_codes import ExitCode
-from gaitway.terminal import Console
+from gaitway.terminal import Console, print_error
 
 DAY_S = 24 * 3600
 
@@ -36,12 +36,12 @@ ConfigOption = Annotated[
     ),
 ]
 DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def new_app(about: str = "") -> typer.Typer:
+def new_app(about: str = "") -> CommandLine:
     """Make a group of commands."""
-    return typer.Typer(help=about or None, no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
+    return CommandLine(help=about or None, rich_markup_mode="markdown")
 
 
 @contextmanager
@@ -121,13 +121,8 @@ def revoke_accounts(settings: Settings, federation: str, devices: Iterable[str],
 
 def fail(words: str) -> typer.Exit:
     """Say what is wrong, and return what ends the program."""
-    errors.print(f"[red]error:[/] {escape(words)}")
+    print_error(words)
     return typer.Exit(ExitCode.REFUSED)
-
-
-def warn(words: str) -> None:
-    """Say what is to be known, and go on."""
-    errors.print(f"[yellow]warning:[/] {escape(words)}")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -23,13 +23,13 @@ from aggregator_api.cli.session import (
     new_app,
     note,
     reading,
-    warn,
     writing,
 )
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.storage.db.models import DeviceRow
 from federation.secure_sums import vouching
 from gaitway.files import write_file
+from gaitway.terminal import print_warning
 
 app = new_app("Vouch for the devices of secure sums, with a key that the server doesn't have.")
 KeyOption = Annotated[Path, typer.Option("--key", help="The signing key's file; keep it off the server.")]
@@ -120,7 +120,7 @@ def import_file(
         found = import_vouchers(session, get_federation(session, federation), VoucherFile.parsed(_text(file)))
         note(session, "vouch.import", federation=federation, detail=f"{len(found.devices)} devices")
     for name, reason in found.ignored.items():
-        warn(f"{name} has no voucher: {reason}")
+        print_warning(f"{name} has no voucher: {reason}")
     typer.echo(f"{len(found.devices):,} devices of {federation} are vouched for")
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gaitway.command_line import CommandLine
 from sim.cli.analyse import analyse
 from sim.cli.arena import app as arena
 from sim.cli.attack import attack
@@ -16,7 +17,7 @@ from sim.cli.run import run
 from sim.cli.sweep import SelectOption, sweep
 from sim.cli.terminal import cli_errors, console
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode="rich")
+app = CommandLine(help=__doc__, rich_markup_mode="rich")
 for command in (run, sweep, presets, pretrain, analyse, attack):
     app.command()(command)
 app.add_typer(arena, name="arena")

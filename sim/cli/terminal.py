@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
@@ -16,7 +15,7 @@ from federation.errors import FederationError
 from federation.tasks.task import Task
 from gaitway.exit_codes import ExitCode
 from gaitway.progress import ProgressDisplay
-from gaitway.terminal import Console
+from gaitway.terminal import Console, print_error
 from har_pipeline import PipelineError
 from models.errors import ModelError
 from sim.errors import SimError
@@ -46,9 +45,9 @@ def round_line(record: RoundRecord, task: Task) -> str:
 
 @contextmanager
 def cli_errors() -> Iterator[None]:
-    """Print errors that the user can mend as one line and exit with 2."""
+    """Print errors that the user can mend as one line on standard error, and exit with 2."""
     try:
         yield
     except (SimError, FederationError, PipelineError, ModelError, OSError) as error:
-        console.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
+        print_error(str(error))
         raise SystemExit(ExitCode.REFUSED) from error
