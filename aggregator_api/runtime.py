@@ -15,30 +15,23 @@ from pathlib import Path
 import torch
 
 from aggregator_api.auth.open_streams import OpenStreams
-from aggregator_api.auth.server_identity import Identity
-from aggregator_api.auth.signing import Signer
-from aggregator_api.core.disk import require_folder
+from aggregator_api.auth.signing import Identity, Signer
 from aggregator_api.core.settings import Settings
-from aggregator_api.devices.accounts import BrokerAccounts
 from aggregator_api.devices.enrolment import EnrolmentService
 from aggregator_api.devices.presence import PresenceCheck
-from aggregator_api.devices.service import DeviceService
+from aggregator_api.devices.service import BrokerAccounts, DeviceService
 from aggregator_api.devices.tokens import TokenService
 from aggregator_api.federations.changes import AliasService, SettingsService
 from aggregator_api.federations.checkpoints import CheckpointService
 from aggregator_api.federations.programs import ProgramMaker
 from aggregator_api.federations.service import FederationService
-from aggregator_api.maintenance import revocations
-from aggregator_api.maintenance.retention import policy
-from aggregator_api.maintenance.retention.deletion import DeletionService
+from aggregator_api.maintenance import retention, revocations
+from aggregator_api.maintenance.deletion import DeletionService
+from aggregator_api.operations.counts import MESSAGE_SECONDS, RefusalLog
 from aggregator_api.operations.health import Readiness
-from aggregator_api.operations.leadership import Leadership, LeaseLeadership, SoleLeadership
-from aggregator_api.operations.leases import Leases
+from aggregator_api.operations.leadership import Leadership, LeaseLeadership, Leases, SoleLeadership
 from aggregator_api.operations.metrics import DatabaseCollector, Metrics, ServerCollector
-from aggregator_api.operations.refusals import RefusalLog
-from aggregator_api.operations.timings import MESSAGE_SECONDS
-from aggregator_api.rollouts.promotion_scheduler import PromotionScheduler
-from aggregator_api.rollouts.scheduler import RolloutScheduler
+from aggregator_api.rollouts.scheduler import PromotionScheduler, RolloutScheduler
 from aggregator_api.rollouts.service import RolloutService
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor, InProcessExecutor, WorkerProcessExecutor
 from aggregator_api.rounds.announcements import Announcer
@@ -50,9 +43,10 @@ from aggregator_api.rounds.updates import admission
 from aggregator_api.rounds.updates.partial_uploads import PartialUploads
 from aggregator_api.storage import garbage_collection
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.broadcasts import BlobCache, Downloads
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.ledger import Ledger
-from aggregator_api.storage.downloads import BlobCache, Downloads
+from aggregator_api.storage.disk import require_folder
 from aggregator_api.transport.device_http.messages import DeviceMessages, DevicePublisher
 from aggregator_api.transport.device_http.streams import DeviceStreams
 from aggregator_api.transport.mqtt.client import MqttDriver
@@ -333,7 +327,7 @@ class Runtime:
     def _retire(self) -> None:
         try:
             with self.database.write() as session:
-                retired = policy.apply(session, self.settings, actor="server")
+                retired = retention.apply(session, self.settings, actor="server")
         except Exception:  # tomorrow is another day
             log.exception("retention failed")
         else:

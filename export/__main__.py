@@ -36,7 +36,7 @@ from gaitway.errors import GaitwayError
 from gaitway.exit_codes import ExitCode
 from gaitway.extras import install_command
 from gaitway.progress import working
-from gaitway.terminal import Console
+from gaitway.terminal import Console, print_error
 from har_pipeline import Recording
 from har_pipeline.description import read_description
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
@@ -44,7 +44,7 @@ from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 if TYPE_CHECKING:
     from export.onnx_export import ExportReport
 
-app = CommandLine(help="Turn a trained model into one self-describing ONNX file, and put such a file to work without torch.")
+app = CommandLine(help="Turn a trained model into one self-describing ONNX file, and use such a file without torch.")
 
 
 @app.command("onnx")
@@ -222,7 +222,7 @@ def recognize(
                 if (describe or len(csv or ()) > 1) and not as_json and client:
                     typer.echo(f"{name}:" if describe is None else f"{client}, {visit}:")
                 recognizer = Recognizer(session, live=follow, on_warning=note)
-                timeline = Timeline(session.metadata.labels, each=per_window or follow, as_json=as_json)
+                timeline = Timeline(session.metadata.labels, per_window=per_window or follow, as_json=as_json)
                 for line in _lines(recordings, recognizer, timeline):
                     typer.echo(line)
             if not seen:
@@ -308,7 +308,7 @@ def _cli_errors(command: str) -> Iterator[None]:
     try:
         yield
     except GaitwayError as error:
-        Console(stderr=True).print(f"{command} refused: {error}", style="red", markup=False)
+        print_error(f"{command} refused: {error}")
         raise typer.Exit(ExitCode.FAILED if isinstance(error, GateError) else ExitCode.REFUSED) from None
 
 

@@ -47,7 +47,7 @@ from federation.records import (
     UploadGroup,
 )
 from federation.records.tree import map_tree, merge, select
-from federation.serving.heads import PERSONALIZED, SHARED
+from federation.rounds.serving import PERSONALIZED, SHARED_HEAD
 from federation.tasks.task import Task
 from federation.training.forward import Network
 from federation.training.schedule import WindowCopies
@@ -384,7 +384,7 @@ class SumMethod(Method):
 
     def serving_models(self, client: Client) -> dict[str, Client]:
         """Return by name all networks that the client could serve with, `shared` and `personalized` among them."""
-        return {SHARED: client, PERSONALIZED: self.serving_model(client)}
+        return {SHARED_HEAD: client, PERSONALIZED: self.serving_model(client)}
 
     def adapted_model(self, client: Client, broadcast: Broadcast, features: Tensor, *, is_far: bool) -> Client | None:
         """Return what serves a client that has no label, adapted to its own windows' features (n, D).

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gaitway.command_line import CommandLine
+from gaitway.command_line import CommandLine, completion
 from gaitway.exit_codes import ExitCode
 from gaitway.extras import install_command
 from gaitway.progress import ProgressDisplay
@@ -49,7 +49,8 @@ console = Console()
 RootOption = Annotated[
     Path | None,
     typer.Option(
-        "--root", help="Folder or archive (zip, tar.*) that holds the data set, at any depth; `synthetic` needs none."
+        "--data-root",
+        help="Folder or archive (zip, tar.*) that holds the data set, at any depth; `synthetic` needs none.",
     ),
 ]
 OptionsOption = Annotated[
@@ -67,17 +68,22 @@ DescribeOption = Annotated[
 
 @app.command()
 def info(
-    dataset: Annotated[str | None, typer.Argument(help="A data set; without it all are listed.")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Argument(help="A data set; without it all are listed.", autocompletion=completion(dataset_names)),
+    ] = None,
     root: RootOption = None,
     describe: DescribeOption = None,
 ) -> None:
-    """Describe the data sets: clients, labels, expected files, settings; with --root also what was found there.
+    """Describe the data sets: clients, labels, expected files, settings; with --data-root also what was found there.
 
-    With --describe and --root every file is read: which match, which cannot be read and why, rates, labels. Examples:
+    With --describe and --data-root every file is read: which match, which cannot be read and why, rates, labels.
 
-    `python -m har_pipeline info motionsense --root DATA`
+    Examples:
 
-    `python -m har_pipeline info --describe data.toml --root DATA`
+    `python -m har_pipeline info motionsense --data-root DATA`
+
+    `python -m har_pipeline info --describe data.toml --data-root DATA`
     """
     if describe is not None:
         with _cli_errors():
@@ -85,7 +91,7 @@ def info(
             show_description(read_description(describe), root, console)
         return
     if dataset is None:
-        table = Table("name", "what", "acceleration", "expected under --root")
+        table = Table("name", "what", "acceleration", "expected under --data-root")
         for reader in READERS.values():
             table.add_row(reader.name, reader.summary, _acceleration(reader), reader.expected(reader.defaults))
         for name, known in COMBINATIONS.items():
@@ -125,7 +131,11 @@ def describe_command(
 @app.command("prepare")
 def prepare_command(
     dataset: Annotated[
-        str | None, typer.Argument(help=f"One of {', '.join(dataset_names())}; with --describe it may be left out.")
+        str | None,
+        typer.Argument(
+            help=f"One of {', '.join(dataset_names())}; with --describe it may be left out.",
+            autocompletion=completion(dataset_names),
+        ),
     ] = None,
     root: RootOption = None,
     describe: DescribeOption = None,
@@ -153,9 +163,9 @@ def prepare_command(
 
     `python -m har_pipeline prepare synthetic`
 
-    `python -m har_pipeline prepare spsw --root DATA --label-share 0.7`
+    `python -m har_pipeline prepare spsw --data-root DATA --label-share 0.7`
 
-    `python -m har_pipeline prepare --describe data.toml --root DATA`
+    `python -m har_pipeline prepare --describe data.toml --data-root DATA`
     """
     with _cli_errors():
         chosen = _json(options)

@@ -23,9 +23,9 @@ from pydantic.json_schema import models_json_schema
 import federation.plan
 from export.program import archive, graph_check, manifest
 from federation.protocol import messages
+from federation.rounds import gains
 from federation.secure_sums import messages as sums
-from federation.secure_sums.phones import phone_sum_groups
-from federation.serving import gains
+from federation.secure_sums.live import phone_sum_groups
 from gaitway.label_text import SPELLED_OUT
 from phone import APP
 
@@ -183,7 +183,7 @@ def _constants() -> Iterator[str]:
     rows = "".join(f"  {name}: {json.dumps(groups)},\n" for name, groups in phone_sum_groups().items())
     kind = "@type {Record<string, readonly string[]>}"
     yield f"/** {words}\n * {kind} */\nexport const SUM_GROUPS = {{\n{rows}}};\n"
-    yield "/** The segments of a sum behind those of the method (federation/serving/gains.py). */\n"
+    yield "/** The segments of a sum behind those of the method (federation/rounds/gains.py). */\n"
     values = {"candidates": list(gains.MODELS), "maxNumber": gains.MAX_NUMBER, "maxClasses": gains.MAX_CLASSES}
     written = ", ".join(f"{name}: {_json(value)}" for name, value in values.items())
     yield f"export const GAINS = {{ {written} }};\n"

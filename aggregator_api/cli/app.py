@@ -11,18 +11,24 @@ from typing import Annotated
 
 import typer
 from pydantic import SecretStr
-from typer.core import TyperCommand
 
-from aggregator_api.cli.audit import app as audit_app
+from aggregator_api.cli.audit import audit_app, notify_app
 from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
 from aggregator_api.cli.devices import app as devices_app
-from aggregator_api.cli.keys import keys_app, login_link, tokens_app
-from aggregator_api.cli.notify import app as notify_app
-from aggregator_api.cli.retention import delete_device, federations_app, retention_app, versions_app
+from aggregator_api.cli.keys import keys_app, login_link, tokens_app, vouch_app
 from aggregator_api.cli.rollouts import app as rollouts_app
 from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, fail, new_app
-from aggregator_api.cli.storage import backup, fsck, new_epoch, new_ledger, restore
-from aggregator_api.cli.vouch import app as vouch_app
+from aggregator_api.cli.storage import (
+    backup,
+    delete_device,
+    federations_app,
+    fsck,
+    new_epoch,
+    new_ledger,
+    restore,
+    retention_app,
+    versions_app,
+)
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.ports import is_loopback, require_free
 from aggregator_api.core.settings import Settings, load
@@ -63,7 +69,7 @@ def program() -> None:
 HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on (default 127.0.0.1).")]
 
 
-@app.command(cls=TyperCommand)
+@app.command(can_be_quiet=False)
 def serve(
     host: HostOption = None,
     port: Annotated[int | None, typer.Option("--port", help="Port of the REST interface (default 8080).")] = None,
@@ -117,7 +123,7 @@ def serve(
         raise fail(str(error)) from error
 
 
-@app.command(cls=TyperCommand)
+@app.command(can_be_quiet=False)
 def broker(
     host: Annotated[str, typer.Option("--host", help="Address of this machine alone, such as ::1.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT.")] = 1883,

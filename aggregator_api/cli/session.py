@@ -108,7 +108,7 @@ def revoke_accounts(settings: Settings, federation: str, devices: Iterable[str],
     Raises:
         UnavailableError: if the broker does not; it says what is `done` all the same, and the `remedy`.
     """
-    from aggregator_api.devices.accounts import username
+    from aggregator_api.devices.service import username
     from aggregator_api.transport.mqtt.mosquitto.dynamic_security import accounts_of
 
     try:

@@ -8,7 +8,7 @@ from functools import partial
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.devices import masked_contributions, silence
+from aggregator_api.devices import masked_contributions, presence
 from aggregator_api.rounds import deadlines, secure_rounds, sum_retries
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
@@ -80,7 +80,9 @@ def rested(session: Session, plan_of: Callable[[FederationRow], Plan], now: floa
     """Return the running federations whose next round is due by the time alone, and have enough devices."""
     query = select(FederationRow).where(FederationRow.status == "running")
     waiting = ((row, plan_of(row)) for row in session.scalars(query))
-    timed = ((row, plan) for row, plan in waiting if plan.rounds.interval_s or silence.has_returning(session, row, now))
+    timed = (
+        (row, plan) for row, plan in waiting if plan.rounds.interval_s or presence.has_returning(session, row, now)
+    )
     return [row.name for row, plan in timed if due(session, row, plan, now)]
 
 

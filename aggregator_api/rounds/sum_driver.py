@@ -25,8 +25,7 @@ from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest
 from federation.rounds.server_round import RoundPhase
 from federation.secure_sums import server
-from federation.secure_sums.events import StageClosed
-from federation.secure_sums.messages import SumRequest, read
+from federation.secure_sums.messages import StageClosed, SumRequest, read
 from federation.secure_sums.retries import SumFinding
 from federation.secure_sums.server import ServerStage, ServerState
 

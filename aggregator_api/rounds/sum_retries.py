@@ -54,15 +54,15 @@ def choose(session: Session, federation: FederationRow, plan: Plan, now: float) 
     found = session.get(SecureSumRow, row.id) if row is not None else None
     if found is None or not found.retry:
         return None
-    here = _online(session, federation, plan, at=now)
-    division = complete_groups(retry_of(found), {device.id for device in here.values()})
+    online = _online(session, federation, plan, at=now)
+    division = complete_groups(retry_of(found), {device.id for device in online.values()})
     if division.retry.groups:
         group = division.retry.groups[0]
-        return Candidates(_those(here, group), division.retry, division.sit_out)
-    others = {device.id for device in here.values()} - set(division.retry.left_out)
+        return Candidates(_those(online, group), division.retry, division.sit_out)
+    others = {device.id for device in online.values()} - set(division.retry.left_out)
     if len(others) < needed_devices(plan):
-        return Candidates(here, Retry(), division.sit_out)
-    return Candidates(_those(here, others), division.retry, division.sit_out)
+        return Candidates(online, Retry(), division.sit_out)
+    return Candidates(_those(online, others), division.retry, division.sit_out)
 
 
 def goes_on_at_once(session: Session, federation: FederationRow) -> bool:
@@ -108,11 +108,13 @@ def note_failure(session: Session, federation: FederationRow, plan: Plan, row: R
     devices = _devices(session, federation, names)
     ids = {device.name: device.id for device in devices}
     division = after_failure(before, Blamed.of(finding, ids), least_devices(plan), row.number)
-    here = {device.id for device in _online(session, federation, plan).values()}
-    is_way_open = bool(division.retry.groups) or len(here - set(division.retry.left_out)) >= needed_devices(plan)
+    online = {device.id for device in _online(session, federation, plan).values()}
+    is_way_open = bool(division.retry.groups) or len(online - set(division.retry.left_out)) >= needed_devices(plan)
     _write(found, division.retry if is_way_open else Retry())
     if division.is_smallest:
-        _count_suspects(session, federation, plan, [one for one in devices if one.name in finding.suspects], row)
+        _count_suspects(
+            session, federation, plan, [device for device in devices if device.name in finding.suspects], row
+        )
     if not is_way_open:
         return Consequence(pause_reason=_too_few(finding, plan) if finding.is_opened else "")
     sit_out(session, federation, plan, division.sit_out, row.number)

@@ -17,7 +17,7 @@ from federation.protocol import messages, over_http, topics
 from federation.protocol.messages import Announcement, BlobPointer, SumOrder
 from federation.protocol.signing import Kind
 from federation.secure_sums import messages as sums
-from federation.secure_sums.neighbours import MIN_MEMBERS
+from federation.secure_sums.membership import MIN_MEMBERS
 
 REFERENCE = "#/components/schemas/{model}"
 INSTANCE, FEDERATION, DEVICE, ROUND = "5f" * 16, "walk", "phone-1", 3

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from edge_agent.errors import ConfigError, DownloadError
-from edge_agent.storage.files import move_file, sha256_of
+from edge_agent.storage.data_folder import move_file, sha256_of
 from edge_agent.transport.renewal import CredentialRenewal
 from edge_agent.transport.server_connection import asked_again, tls_context
 from federation.protocol.messages import BlobPointer

@@ -17,7 +17,7 @@ from pydantic import (
 
 from federation.errors import WireError
 from federation.plan import Name, Plan, Strict, Text, Words
-from federation.serving import gains as gain_sums
+from federation.rounds import gains as gain_sums
 from gaitway.errors import first_problem
 from gaitway.tasks import DEFAULT_TASK, metric_of, trivial_answer
 
@@ -104,7 +104,7 @@ GainSums = Annotated[
     AfterValidator(gain_sums.checked),
 ]
 Gains = Annotated[dict[CandidateName, GainSums], Field(max_length=MAX_CANDIDATES)]
-"""How much models gain over the shared one, by model, in whole numbers (`federation.serving.gains`)."""
+"""How much models gain over the shared one, by model, in whole numbers (`federation.rounds.gains`)."""
 
 DEFAULT_METRIC = DEFAULT_TASK.primary_metric
 """What a score is where no metric is named."""

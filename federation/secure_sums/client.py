@@ -21,22 +21,26 @@ from pydantic import Field
 from federation.errors import WireError
 from federation.protocol.signing import Kind, to_sign, wrap
 from federation.secure_sums import masks, shamir
-from federation.secure_sums.events import FromServer, ServerMessage, SumDevice, ToServer, VectorReady
 from federation.secure_sums.membership import Membership, membership, seed_commitment, share_digest, signed, verified
 from federation.secure_sums.messages import (
     Confirmation,
     ConfirmedList,
     DeliveredShares,
     EncryptedShares,
+    FromServer,
     IncludedList,
     MaskedVector,
     OwnedShare,
     PublicKeys,
     RevealedShares,
     SecureMessage,
+    ServerMessage,
     SignatureList,
     SignedHead,
+    SumDevice,
     SumRequest,
+    ToServer,
+    VectorReady,
     dealers_digest,
     digest,
     read,

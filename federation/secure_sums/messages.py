@@ -1,26 +1,36 @@
-"""What travels for a secure sum, with its bounds; JSON with bytes as base64, validated before anything believes it.
+"""What travels for a secure sum, with its bounds, and the events of its two state machines.
 
-Devices sign what they say in the form of `federation.protocol.signing`. The server's own messages are signed by
-whoever carries them, like all of its messages.
+Messages are JSON with bytes as base64, validated before anything believes them. Devices sign what they say in the form
+of `federation.protocol.signing`. The server's own messages are signed by whoever carries them, like all of its
+messages.
 """
 
 from __future__ import annotations
 
 import hashlib
 import operator
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from secrets import token_bytes
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from federation.errors import WireError
 from federation.plan import Name
 from federation.protocol.messages import MAX_VOUCHER, Epoch, Instance
+from federation.protocol.signing import Kind
 from federation.secure_sums.masks import KEY_BYTES, TAG_BYTES
-from federation.secure_sums.neighbours import MIN_MEMBERS, PER_MILLE
-from federation.secure_sums.shamir import SHARE_BYTES
+from federation.secure_sums.shamir import SHARE_BYTES, Entropy
+from federation.secure_sums.vouching import VoucherCheck
 from gaitway.errors import first_problem
+from gaitway.python310 import StrEnum
 from gaitway.strict_numbers import StrictNumbers
 
+MIN_MEMBERS = 3
+"""Of two, each would know the other's numbers from the sum."""
 MAX_MEMBERS = 1 << 14
 MAX_GROUPS = 64
 MAX_LENGTH = 1 << 27
@@ -30,6 +40,7 @@ MAX_SIGNED_BYTES = 1024
 MAX_MESSAGE_BYTES = MAX_MEMBERS * 2048
 """Of the largest message, the list of members; those of more than 256 KiB travel as blobs."""
 DIGEST_BYTES, SHARE_DIGEST_BYTES, SIGNATURE_BYTES = 32, 16, 64
+PER_MILLE = 1000
 
 
 class SecureMessage(StrictNumbers, BaseModel):
@@ -246,3 +257,80 @@ def dealers_digest(dealers: tuple[int, ...]) -> bytes:
 def digest(*parts: bytes) -> bytes:
     """Return the SHA-256 of one message, or of parts of fixed lengths."""
     return hashlib.sha256(b"".join(parts)).digest()
+
+
+class ServerMessage(StrEnum):
+    """What the server says to a device."""
+
+    REQUEST = "request"
+    MEMBERS = "members"
+    SHARES = "shares"
+    INCLUDED = "included"
+    CONFIRMED = "confirmed"
+
+
+@dataclass(frozen=True)
+class SumDevice:
+    """Who takes part, and what it insists on."""
+
+    name: str
+    identity: bytes  # ed25519, public
+    sign: Callable[[bytes], bytes]
+    colluding: int = 0  # per mille: no request may assume fewer
+    min_members: int = MIN_MEMBERS
+    groups: int = 1
+    known_identities: Mapping[str, bytes] = field(default_factory=dict)
+    """Of devices that it has seen before: none may have another key now."""
+    voucher: bytes = b""
+    """Which it shows with its keys."""
+    vouchers: VoucherCheck | None = None
+    """By which it judges those of all members; none: the server alone says who is a member."""
+    entropy: Entropy = token_bytes
+
+
+@dataclass(frozen=True)
+class FromServer:
+    """A message of the server; `shared` is the part of it that all members are told alike, where it comes apart."""
+
+    kind: ServerMessage
+    body: bytes
+    shared: bytes = b""
+
+
+@dataclass(frozen=True)
+class VectorReady:
+    """The device's own numbers, (length,) int64, each of at most `bound`; `layout` says what they mean."""
+
+    vector: NDArray[np.int64]
+    bound: int
+    layout: bytes
+
+
+class ToServer(NamedTuple):
+    """A signed message, and the bytes of the masked vector that go with it."""
+
+    kind: Kind
+    payload: bytes
+    vector: bytes = b""
+
+
+class FromDevice(NamedTuple):
+    """A message of a device, whose name the transport vouches for no more than its signature does."""
+
+    device: str
+    kind: Kind
+    payload: bytes
+    vector: bytes = b""
+
+
+class StageClosed(NamedTuple):
+    """Nobody is waited for any longer."""
+
+
+class ToDevice(NamedTuple):
+    """What the server says to a device; `shared` is the same for all, and comes apart where it is long."""
+
+    device: str
+    kind: ServerMessage
+    body: bytes
+    shared: bytes = b""

@@ -24,13 +24,13 @@ from federation.method import Method, SumMethod
 from federation.plan import RoundSettings, SecureSettings, TrainingConfig
 from federation.privacy import discrete_gaussian
 from federation.privacy.differential_privacy import check_mean
-from federation.privacy.random_events import Draw
+from federation.privacy.discrete_gaussian import Draw
 from federation.records import Broadcast, Client, SumKind, Tree, Update
 from federation.records.tree import flatten, unflatten
+from federation.rounds import gains as gain_sums
+from federation.rounds.gains import Gains
 from federation.secure_sums.masks import Bits
 from federation.secure_sums.messages import MAX_LENGTH
-from federation.serving import gains as gain_sums
-from federation.serving.gains import Gains
 from federation.wire.schema import empty_upload
 
 MAX_WHOLE = 1 << 32

@@ -15,8 +15,7 @@ import numpy as np
 from federation.errors import WireError
 from federation.secure_sums import masks, shamir
 from federation.secure_sums.membership import Membership, seed_commitment, share_digest
-from federation.secure_sums.messages import EncryptedShares, PublicKeys, RevealedShares
-from federation.secure_sums.neighbours import PER_MILLE
+from federation.secure_sums.messages import PER_MILLE, EncryptedShares, PublicKeys, RevealedShares
 
 Shares = dict[int, dict[int, bytes]]
 """By owner, then by holder."""

@@ -6,15 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from federation.aggregation.kept_contributions import KeptContributions
-from federation.aggregation.present_sums import CombinedSums, combined, needs_all
-from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, cap_examples, screen, shortfall
+from federation.aggregation.present_sums import CombinedSums, KeptContributions, combined, needs_all
+from federation.aggregation.screening import (
+    NormHistory,
+    Screening,
+    UpdateClaim,
+    cap_examples,
+    change_norms,
+    screen,
+    shortfall,
+)
 from federation.errors import RoundError
 from federation.method import Method, SumMethod
 from federation.plan import RoundSettings
 from federation.privacy.differential_privacy import aggregated
 from federation.records import Tensors, Tree, Update
-from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.server_round import (
     Action,
     Aggregated,
@@ -22,6 +28,7 @@ from federation.rounds.server_round import (
     DeadlinePassed,
     DeviceLost,
     Event,
+    InMemoryRound,
     Opened,
     RoundPhase,
     UpdateArrived,
@@ -29,7 +36,6 @@ from federation.rounds.server_round import (
 )
 from federation.seeds import generator
 from federation.training.local_round import Setup
-from federation.wire.update_norms import change_norms
 from sim.attacks.clients import Attack
 from sim.engines.client_store import Result
 from sim.engines.client_store.lazy import LazySequence

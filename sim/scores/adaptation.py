@@ -21,7 +21,7 @@ from federation.aggregation import prototypes
 from federation.errors import SettingsError
 from federation.methods.fedavg import FedAvg
 from federation.records import Client
-from federation.records.linear_head import check_dense
+from federation.records.head import check_dense
 from federation.training.prediction import answer
 from gaitway.tasks import TargetKind
 from sim.scores.evaluation import ClientModel

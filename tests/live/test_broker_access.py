@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from aggregator_api.cli.app import app as cli
 from aggregator_api.core.errors import BrokerError
 from aggregator_api.core.settings import BrokerAccess, Settings, sqlite_url
-from aggregator_api.devices.accounts import BrokerAccounts, username
+from aggregator_api.devices.service import BrokerAccounts, username
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.audit import Filters
 from aggregator_api.storage.db.database import Database
@@ -31,8 +31,8 @@ from aggregator_api.transport.mqtt.client import secure
 from aggregator_api.transport.mqtt.embedded_broker import BrokerThread, LocalAccounts
 from aggregator_api.transport.mqtt.mosquitto import roles, rotation
 from aggregator_api.transport.mqtt.mosquitto.dynamic_security import DynamicSecurity
+from edge_agent.config.brokers import BrokerSection
 from edge_agent.config.settings import ServerSection
-from edge_agent.config.training import BrokerSection
 from edge_agent.transport.enrolment import Applicant, enrol
 from federation.protocol import topics
 from tests.aggregator_api.bench import wait_for

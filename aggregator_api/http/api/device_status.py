@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.devices import contributions, masked_contributions, plan_refusals, silence, suspension
+from aggregator_api.devices import contributions, masked_contributions, presence, suspension
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
 from federation.methods import is_continuous
@@ -137,14 +137,14 @@ def waiting_for(session: Session, federation: FederationRow) -> str:
     rest = resting_rounds(rounds)
     ready = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing, resting=rest)
     groups = f" in the groups {', '.join(rounds.cohort_tags)}" if rounds.cohort_tags else ""
-    if able < needed == 1 and not plan_refusals.counts(session, federation):
+    if able < needed == 1 and not suspension.counts(session, federation):
         return f"No round is open: a round needs a device{groups}, and none is online."
-    silent = silence.count_left_out(session, federation, time.time())
+    silent = presence.count_left_out(session, federation, time.time())
     if ready < needed or silent:
         out = suspension.count_suspended(session, federation)
         but = f"; {out:,} device{' is' if out == 1 else 's are'} suspended" if out else ""
-        if refusals := plan_refusals.counts(session, federation):
-            but += f"; {plan_refusals.describe_refusals(refusals)}"
+        if refusals := suspension.counts(session, federation):
+            but += f"; {suspension.describe_refusals(refusals)}"
         if silent:
             but += f"; {silent:,} {'is' if silent == 1 else 'are'} left out for a while, having missed rounds"
         if resting := able - ready:

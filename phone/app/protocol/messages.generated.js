@@ -43,7 +43,7 @@ export const SUM_GROUPS = {
   fedpr: ["params", "weight", "prototypes", "counts"],
   fedali: ["params", "weight", "centre_sums", "centre_counts"],
 };
-/** The segments of a sum behind those of the method (federation/serving/gains.py). */
+/** The segments of a sum behind those of the method (federation/rounds/gains.py). */
 export const GAINS = { candidates: ["personalized", "midway"], maxNumber: 5_000, maxClasses: 100 };
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 export const SHA256 = /^[0-9a-f]{64}$/;

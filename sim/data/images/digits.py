@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from federation.training.pixels import Moments
+from federation.training.forward import Moments
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.bounded_read import DAMAGED, read_bounded, read_rest

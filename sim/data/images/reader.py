@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from federation.training.pixels import Moments
+from federation.training.forward import Moments
 from gaitway.input_spec import Fit
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Member, Source

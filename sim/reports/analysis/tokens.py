@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from federation.records import Examples
-from federation.training.pixels import network_input
+from federation.training.forward import network_input
 from models.layers.alp import ALP
 from models.registry import alp_models
 from sim.errors import AnalysisError
