@@ -70,6 +70,7 @@ def onnx_command(
         bool, typer.Option("--allow-few-examples", help="Accept fewer than 256 examples, or 16 that are segmented.")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Also write the report as JSON to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, and all else to stderr.")] = False,
 ) -> None:
     """Export a checkpoint to one self-describing ONNX file.
 
@@ -82,7 +83,7 @@ def onnx_command(
     from export.onnx_export import export_fixed_shapes, export_onnx, metadata_of
     from models.checkpoint import load_checkpoint
 
-    console = Console()
+    console = Console(stderr=as_json)
     with _cli_errors("export"), working(console, "exporting, and comparing ONNX Runtime with torch"):
         module, info = load_checkpoint(checkpoint)
         if info.fresh_head:
@@ -98,7 +99,10 @@ def onnx_command(
         if fixed_shapes:
             fixed = export_fixed_shapes(module, out, metadata=metadata_of(info), examples=x, allow_few=allow_few)
             result = replace(result, fixed=fixed)
-    console.print(_table(result))
+    if as_json:
+        print(json.dumps(result.to_json(), indent=2))
+    else:
+        console.print(_table(result))
     if report is not None:
         report.write_text(json.dumps(result.to_json(), indent=2) + "\n")
 

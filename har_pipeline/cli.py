@@ -53,6 +53,7 @@ RootOption = Annotated[
         help="Folder or archive (zip, tar.*) that holds the data set, at any depth; `synthetic` needs none.",
     ),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the counts as JSON, and all else to stderr.")]
 OptionsOption = Annotated[
     str,
     typer.Option("--options", help="As JSON, '{\"subjects\": 8}'; for a combination by member, '{\"hhar\": {…}}'."),
@@ -74,6 +75,7 @@ def info(
     ] = None,
     root: RootOption = None,
     describe: DescribeOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Without a data set: print the list as JSON.")] = False,
 ) -> None:
     """Describe the data sets: clients, labels, expected files, settings; with --data-root also what was found there.
 
@@ -89,6 +91,9 @@ def info(
         with _cli_errors():
             _refuse_other(dataset)
             show_description(read_description(describe), root, console)
+        return
+    if dataset is None and as_json:
+        print(json.dumps([_record(reader) for reader in READERS.values()], indent=2, ensure_ascii=False))
         return
     if dataset is None:
         table = Table("name", "what", "acceleration", "expected under --data-root")
@@ -151,6 +156,7 @@ def prepare_command(
         typer.Option(help="Least share of a window that its label covers (the data set's preset by default)."),
     ] = None,
     options: OptionsOption = "{}",
+    as_json: JsonOption = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse files that cannot be read; else they are left out, and listed.")
     ] = False,
@@ -182,6 +188,7 @@ def prepare_command(
         )
         began = time.perf_counter()
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        console.stderr = as_json
         with ProgressDisplay(*columns, console=console, transient=True) as bar:
             task = bar.add_task(f"{dataset}: looking for files")
 
@@ -197,7 +204,10 @@ def prepare_command(
                 clients=client,
                 options=chosen,
             )
-        _count(windows, time.perf_counter() - began)
+        if as_json:
+            _print_json(windows)
+        else:
+            _count(windows, time.perf_counter() - began)
 
 
 @contextmanager
@@ -228,6 +238,24 @@ def _json(text: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise typer.BadParameter("--options must be a JSON object")
     return record
+
+
+def _record(reader: RecordingReader) -> dict[str, Any]:
+    about = {"name": reader.name, "summary": reader.summary, "acceleration": reader.acceleration}
+    return {**about, "expected": reader.expected(reader.defaults)}
+
+
+def _print_json(dataset: WindowedDataset) -> None:
+    """Print how many windows of each activity each client has, and what is odd."""
+    counts = {
+        client: dict(zip(dataset.labels, map(int, found), strict=True))
+        for client, found in dataset.class_counts().items()
+    }
+    findings = [
+        {"severity": severity, "clients": whose, "message": words}
+        for severity, whose, words in grouped(dataset.findings, len(dataset.clients))
+    ]
+    print(json.dumps({"name": dataset.name, "windows": counts, "findings": findings}, indent=2, ensure_ascii=False))
 
 
 def _describe(dataset: str, root: Path | None) -> None:

@@ -15,13 +15,13 @@ from pydantic import SecretStr
 from aggregator_api.cli.audit import audit_app, notify_app
 from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
 from aggregator_api.cli.devices import app as devices_app
+from aggregator_api.cli.federations import federations_app
 from aggregator_api.cli.keys import keys_app, login_link, tokens_app, vouch_app
 from aggregator_api.cli.rollouts import app as rollouts_app
 from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, fail, new_app
 from aggregator_api.cli.storage import (
     backup,
     delete_device,
-    federations_app,
     fsck,
     new_epoch,
     new_ledger,

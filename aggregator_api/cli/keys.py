@@ -22,12 +22,13 @@ from aggregator_api.cli.session import (
     ConfigOption,
     DataOption,
     FederationOption,
+    JsonOption,
     cli_errors,
     date,
     get_federation,
     new_app,
     note,
-    print_table,
+    print_rows,
     reading,
     writing,
 )
@@ -49,7 +50,7 @@ tokens_app = new_app("Tokens that let devices in, once each.")
 
 
 @keys_app.command("list")
-def list_keys(data_dir: DataOption = None, config: ConfigOption = None) -> None:
+def list_keys(as_json: JsonOption = False, data_dir: DataOption = None, config: ConfigOption = None) -> None:
     """List the keys, without their secrets.
 
     Example: `python -m aggregator_api keys list`
@@ -57,10 +58,23 @@ def list_keys(data_dir: DataOption = None, config: ConfigOption = None) -> None:
     rows = []
     with reading(data_dir, config) as session:
         for row, federation in api_keys.every(session):
-            ends = "revoked" if row.revoked_at else "held" if row.held_at else date(row.expires_at)
-            what = (row.prefix, row.name, " ".join(row.scopes), federation or "all")
-            rows.append((*what, date(row.created_at), date(row.used_at), ends))
-    print_table(("id", "name", "scopes", "federation", "made", "used", "ends"), rows)
+            what = {"id": row.prefix, "name": row.name, "scopes": list(row.scopes), "federation": federation}
+            times = {"created_at": row.created_at, "used_at": row.used_at}
+            ends = "revoked" if row.revoked_at else "held" if row.held_at else row.expires_at
+            rows.append({**what, **times, "ends": ends})
+    same = {key: key for key in ("id", "name", "scopes", "federation")}
+    print_rows(
+        rows,
+        {**same, "created_at": "made", "used_at": "used", "ends": "ends"},
+        as_json=as_json,
+        formats={
+            "scopes": " ".join,
+            "federation": lambda name: name or "all",
+            "created_at": date,
+            "used_at": date,
+            "ends": lambda ends: ends if isinstance(ends, str) else date(ends),
+        },
+    )
 
 
 @keys_app.command("create")

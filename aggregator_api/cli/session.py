@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,13 +16,13 @@ from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from aggregator_api.core.errors import AggregatorError, BrokerError, ConfigError, NotFoundError, UnavailableError
+from aggregator_api.core.errors import BrokerError, ConfigError, NotFoundError, UnavailableError
 from aggregator_api.core.settings import Settings, load
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.database import Database, opened
 from aggregator_api.storage.db.models import FederationRow
 from gaitway.command_line import CommandLine
-from gaitway.errors import first_problem
+from gaitway.errors import GaitwayError, first_problem
 from gaitway.exit_codes import ExitCode
 from gaitway.terminal import Console, print_error
 
@@ -54,7 +55,7 @@ def cli_errors() -> Iterator[None]:
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise fail(f"the database cannot be used: {reason}; check database_url, and the password") from error
-    except (AggregatorError, OSError) as error:
+    except (GaitwayError, OSError) as error:
         raise fail(str(error)) from error
 
 
@@ -131,6 +132,20 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     Console(soft_wrap=True).print(table)
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    *,
+    as_json: bool,
+    formats: Mapping[str, Callable[[Any], str]],
+) -> None:
+    """Print rows as a JSON array, or as a table whose `columns` name the keys that it shows."""
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        print_table([*columns.values()], [[formats.get(key, str)(row[key]) for key in columns] for row in rows])
 
 
 def date(when: float | None) -> str:
