@@ -293,6 +293,7 @@ ALSO_OUTSIDE = {
     "gaitway.tasks": {"numpy": ARRAYS},
     "gaitway.terminal": {"rich": "tables and colours"},
     "gaitway.progress": {"rich": "progress bars"},
+    "gaitway.command_line": {"typer": "what the command lines share"},
     "gaitway.completion": {"typer": "what shells ask is answered by typer"},
     "gaitway.images": {"numpy": ARRAYS, "PIL": "JPEG and PNG files"},
     "federation": {"pydantic": VALIDATES, "zstandard": "the wire offers zstd"},
