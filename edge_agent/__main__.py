@@ -19,7 +19,7 @@ from edge_agent.cli.status import doctor, models, status
 from edge_agent.cli.windows import label, windows
 from edge_agent.config.settings import example
 from gaitway.command_line import CommandLine
-from gaitway.private_files import keep_private
+from gaitway.files import keep_private
 
 app = CommandLine(rich_markup_mode="markdown")
 

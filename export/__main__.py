@@ -32,11 +32,9 @@ from export.recording_files import described_columns, read_recordings
 from export.runtime import GateError, InputError, ModelMetadata, Session
 from export.timeline import Timeline
 from gaitway.command_line import CommandLine
-from gaitway.errors import GaitwayError
-from gaitway.exit_codes import ExitCode
-from gaitway.extras import install_command
-from gaitway.progress import working
-from gaitway.terminal import Console, print_error
+from gaitway.errors import ExitCode, GaitwayError
+from gaitway.own_packages import install_command
+from gaitway.terminal import Console, print_error, working
 from har_pipeline import Recording
 from har_pipeline.description import read_description
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS

@@ -22,8 +22,7 @@ from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.database import Database, opened
 from aggregator_api.storage.db.models import FederationRow
 from gaitway.command_line import CommandLine
-from gaitway.errors import GaitwayError, first_problem
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode, GaitwayError, first_problem
 from gaitway.terminal import Console, print_error
 
 DAY_S = 24 * 3600

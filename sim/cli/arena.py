@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from gaitway.command_line import CommandLine
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 from gaitway.files import write_file
-from gaitway.progress import ProgressDisplay
+from gaitway.terminal import ProgressDisplay
 from gaitway.window_cache import default_cache_dir
 from sim.cli.command import taking
 from sim.cli.sweep import CellDisplay

@@ -17,7 +17,7 @@ from federation.tasks import task_from_json, task_to_json
 from gaitway.errors import first_problem
 from gaitway.input_spec import InputSpec
 from har_pipeline.description.model import read_description
-from har_pipeline.readers.described import NAME as DESCRIBED
+from har_pipeline.readers.described import DESCRIBED
 from models import MODELS
 from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import check_target, get_source

@@ -17,7 +17,7 @@ from federation.tasks import TASKS, task_from_json
 from federation.tasks.task import Task
 from gaitway.command_line import completion
 from gaitway.interrupts import resumable
-from gaitway.progress import ProgressDisplay
+from gaitway.terminal import ProgressDisplay
 from gaitway.window_cache import default_cache_dir
 from models import MODELS
 from models.registry import starting_from_published
