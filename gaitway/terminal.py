@@ -58,7 +58,7 @@ class Console(rich.console.Console):
 class ErrorConsole(Console):
     """Standard error, whatever is silenced."""
 
-    is_silenced = property(lambda _: False)  # type: ignore[assignment]
+    is_silenced = property(lambda _: False)
 
     def __init__(self) -> None:
         super().__init__(stderr=True, soft_wrap=True, highlight=False)

@@ -53,6 +53,7 @@ def create_federation(
     key_file: Annotated[
         Path | None, typer.Option("--key-file", help="An operator's key; by default operator.key in the data folder.")
     ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="The server's port; else that of the settings.")] = None,
     data_dir: DataOption = None,
     config: ConfigOption = None,
 ) -> None:
@@ -61,7 +62,7 @@ def create_federation(
     Example: `python -m aggregator_api federations create walk --plan plan.toml --data-dir runs/server`
     """
     with cli_errors():
-        settings = load(config, data_dir=data_dir)
+        settings = load(config, data_dir=data_dir, port=port)
         key = (key_file or settings.data_dir / OPERATOR_FILE).read_text().strip()
         body = {"name": name, "plan": read_plan(plan).model_dump(mode="json", exclude_unset=True)}
         _post(settings, "/v1/federations", key, json.dumps(body).encode())
