@@ -35,7 +35,7 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
             "sim.simulate",
             "sim.experiment.settings.Experiment",
             "sim.reports.run_result.RunResult",
-            "sim.results.tracking.callback",
+            "sim.results.tracking",
         ),
     ),
     "methods": (

@@ -23,8 +23,7 @@ from sim.errors import SettingsError, SimError
 from sim.scores.records import Selection
 from sim.sweep.grid import Cell, SweepAxis, axis, cells, condition
 from sim.sweep.on_ray import run_anywhere
-from sim.sweep.processes import CellPhase, CellStatus, command, is_finished, log_path
-from sim.sweep.record import SweepRecord, open_sweep
+from sim.sweep.processes import CellPhase, CellStatus, SweepRecord, command, is_finished, log_path, open_sweep
 
 console = Console()
 
@@ -188,7 +187,7 @@ def _compare(record: SweepRecord, baseline: str | None, select: Selection | None
     if not finished:
         return
     from sim.reports.comparison.compare import compare
-    from sim.reports.comparison.printed import print_comparison
+    from sim.reports.comparison.tables import print_comparison
 
     out = record.folder / "comparison"
     found = compare([record.folder / cell.name for cell in finished], out, baseline, select)

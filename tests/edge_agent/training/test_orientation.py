@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from edge_agent.training.local_data import LocalData
-from edge_agent.training.orientation import orientation_of
+from edge_agent.training.torch_runtime import orientation_of
 from federation.aggregation import ridge
 from federation.aggregation.ridge_numpy import MIN_VARIANCE
 from federation.records import Tree
 from federation.tasks.task import LabelledFeatures
 from har_pipeline import ClientWindows
 from models import build
-from models.orientation import AXES, gravity_columns
+from models.har_features import AXES, gravity_columns
 
 NETWORK = build("har_features", classes=2, cosines=17)
 CLIP = 4.0

@@ -17,7 +17,7 @@ from federation.training.forward import compute_reproducibly
 from gaitway.errors import ExitCode
 from sim.cli.app import app
 from sim.engines import ClientJob, Stacked
-from sim.engines.cuda_graphs import CudaGraphs
+from sim.engines.compiled import CudaGraphs
 from tests.federation.federated import SIZES, federation
 
 
