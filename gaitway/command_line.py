@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from gaitway.terminal import Console
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but errors, or with --json nothing but the JSON.")
 ]
@@ -25,11 +26,13 @@ class CommandLine(typer.Typer):
         context = {"help_option_names": ["-h", "--help"]}
         super().__init__(no_args_is_help=True, add_completion=False, context_settings=context, **settings)
 
-    def command(self, *args: Any, can_be_quiet: bool = True, **settings: Any) -> Any:
+    def command(  # type: ignore[override]
+        self, *args: Any, can_be_quiet: bool = True, **settings: Any
+    ) -> Callable[[Function], Function]:
         """Add a command; programs that run until they are stopped can't be quiet."""
         add = super().command(*args, **settings)
 
-        def added(function: Callable[..., Any]) -> Callable[..., Any]:
+        def added(function: Function) -> Function:
             add(_with_quiet(function) if can_be_quiet else function)
             return function
 
