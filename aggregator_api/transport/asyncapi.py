@@ -18,7 +18,6 @@ from federation.protocol.messages import Announcement, BlobPointer, SumOrder
 from federation.protocol.signing import Kind
 from federation.secure_sums import messages as sums
 from federation.secure_sums.masks import TAG_BYTES
-from federation.secure_sums.messages import MIN_MEMBERS
 from federation.secure_sums.shamir import SHARE_BYTES
 
 REFERENCE = "#/components/schemas/{model}"
@@ -280,9 +279,9 @@ def _sum_messages() -> tuple[BaseModel, ...]:
     keys = sums.PublicKeys(request=request, device=DEVICE, mask_key=key, channel_key=key, seed_commitment=tag)
     listed = tuple(
         sums.ListedMember(device=f"phone-{number}", identity=key, keys=sums.written(keys))
-        for number in range(1, MIN_MEMBERS + 1)
+        for number in range(1, sums.MIN_MEMBERS + 1)
     )
-    everybody = tuple(range(MIN_MEMBERS))
+    everybody = tuple(range(sums.MIN_MEMBERS))
     sealed = b"s" * (2 * SHARE_BYTES + TAG_BYTES)
     signature = sums.MemberSignature(member=0, signature=key + tag)
     owned = sums.OwnedShare(owner=1, share=share[:1] * SHARE_BYTES)
@@ -297,7 +296,7 @@ def _sum_messages() -> tuple[BaseModel, ...]:
             length=68_086,
             bits=32,
             layout=tag,
-            min_members=MIN_MEMBERS,
+            min_members=sums.MIN_MEMBERS,
             colluding=100,
             lost=200,
         ),

@@ -13,6 +13,7 @@ TRAINER = ("federation.training.local_round", "federation.training.client_round"
 
 
 EVERYWHERE = (
+    "gaitway.command_line",
     "gaitway.errors",
     "gaitway.own_packages",
     "gaitway.files",
@@ -276,6 +277,7 @@ ARRAYS = "arrays for scores, plots and windows"
 ALSO_OUTSIDE = {
     "gaitway.tasks": {"numpy": ARRAYS},
     "gaitway.terminal": {"rich": "tables, colours and progress bars"},
+    "gaitway.command_line": {"typer": "what the command lines share"},
     "gaitway.completion": {"typer": "what shells ask is answered by typer"},
     "gaitway.images": {"numpy": ARRAYS, "PIL": "JPEG and PNG files"},
     "federation": {"pydantic": VALIDATES, "zstandard": "the wire offers zstd"},
