@@ -38,7 +38,7 @@ NEEDED = {
 }
 PLACED = """
 import json, sys
-from edge_agent.training.processor import place
+from edge_agent.training.limits import place
 print(json.dumps([loaded, *place(sys.argv[1], sys.argv[2], 0)[1:]]))
 """
 EXTRAS = {"torch": "edge", "onnx": "edge-lite"}

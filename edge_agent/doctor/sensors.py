@@ -14,7 +14,7 @@ import numpy as np
 from edge_agent.config.settings import Config
 from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.errors import AgentError
-from edge_agent.sensors.health import REST_SPREAD
+from edge_agent.sensors.source import REST_SPREAD
 from edge_agent.storage.window_store import FILE_NAME, SKIPPED, WindowStore
 from har_pipeline import PipelineError, PipelineSettings, Recording, recordings
 from har_pipeline.description import find_files

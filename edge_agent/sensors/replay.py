@@ -145,10 +145,8 @@ class FileSource(ThreadedSource, Generic[OnePart]):
     def _import_part(self, part: OnePart, plan: Plan, stop: threading.Event) -> list[str]:
         """Take a part unless it was taken before; returns what of it was left out, and why."""
         key, under = _key(part), self._under(plan)
-        collector = Collector(
-            self.config, plan, self.post, origin=f"{self.kind}:{key}", live=False, stop=stop,
-            declared_hz=self.declared_hz(),
-        )  # fmt: skip
+        collector = Collector(self.config, plan, self.post, origin=f"{self.kind}:{key}", live=False, stop=stop)
+        collector.health.declare(self.declared_hz())
         try:
             if json.loads(collector.store.get(f"{IMPORTED_PREFIX}{key}") or "{}").get("under") == under:
                 return []
