@@ -64,7 +64,7 @@ class SentUpload(NamedTuple):
 
 
 class Orientation(NamedTuple):
-    """How far gravity lies from what is usual (`models.orientation`), in deviations; None: nobody has said what is."""
+    """How far gravity lies from what is usual (`models.har_features`), in deviations; None: nobody has said what is."""
 
     distance: float | None
 

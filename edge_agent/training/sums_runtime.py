@@ -162,7 +162,7 @@ class SumsRuntime(TrainingRuntime):
         return found
 
     def orientation(self) -> Orientation:
-        """Measure how far gravity lies from what is usual, by the features that say it (`models.orientation`)."""
+        """Measure how far gravity lies from what is usual, by the features that say it (`models.har_features`)."""
         columns = self._session.metadata.gravity_columns
         return Orientation.of(self._shared.sums, columns, self._features("train")[:, list(columns)])
 
