@@ -133,7 +133,7 @@ class Given:
     """A device's name and password that stay as they are."""
 
     def __init__(self, who: Login) -> None:
-        self.who, self.said = who, ""
+        self.who, self.claim_problem = who, ""
 
     def login(self) -> Login:
         return self.who

@@ -23,7 +23,7 @@ from edge_agent.__main__ import app
 from edge_agent.config.settings import load
 from edge_agent.doctor import CheckResult, Level, machine, network
 from edge_agent.doctor.sensors import check_motion, check_sensors, from_health
-from edge_agent.sensors.health import SensorHealth
+from edge_agent.sensors.source import SensorHealth
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from har_pipeline import Recording
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, walk

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from export.program import archive
-from export.program.archive import MANIFEST, read_program
-from export.program.errors import ProgramError
+from export.program.archive import MANIFEST, check_graph, read_program
 from export.program.exporter import export_program
-from export.program.graph_check import check_graph
 from export.program.manifest import OPERATORS
+from export.runtime import ProgramError
 from tests.export.program.small_federations import small_federation, small_program
 
 
