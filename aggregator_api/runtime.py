@@ -17,7 +17,7 @@ import torch
 from aggregator_api.auth.open_streams import OpenStreams
 from aggregator_api.auth.signing import Identity, Signer
 from aggregator_api.core.settings import Settings
-from aggregator_api.devices.enrolment import EnrolmentService
+from aggregator_api.devices.enrolment import EnrolmentService, approved_usernames
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.devices.service import BrokerAccounts, DeviceService
 from aggregator_api.devices.tokens import TokenService
@@ -50,18 +50,21 @@ from aggregator_api.storage.disk import require_folder
 from aggregator_api.transport.device_http.messages import DeviceMessages, DevicePublisher
 from aggregator_api.transport.device_http.streams import DeviceStreams
 from aggregator_api.transport.mqtt.client import MqttDriver
+from aggregator_api.transport.mqtt.embedded_broker import LocalAccounts
 from aggregator_api.transport.mqtt.inbox import Inbox, Message
 from aggregator_api.transport.mqtt.mosquitto.dynamic_security import accounts_of
 from aggregator_api.transport.mqtt.transport import Connect
 from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, read
-from gaitway.private_files import make_private
+from gaitway.files import make_private
 
 log = logging.getLogger(__name__)
 
 RETAINED_S = 60.0
 """How often what devices had the broker retain is looked for."""
+ACCOUNTS_S = 2.0
+"""How often the embedded broker's accounts are compared with the devices, which a command may have revoked."""
 DAY_S = 86_400.0
 DATA_DIR_FILES = ("blobs", "spool", "*.sqlite3*", "*.key", "identity.pem", "last-backup")
 """What a server makes in its data_dir."""
@@ -87,7 +90,7 @@ class Runtime:
         self.settings = settings
         self._elapsed_s = elapsed_s
         self._retained_removed_at = elapsed_s()
-        self._retired_at = -math.inf
+        self._retired_at = self._accounts_checked_at = -math.inf
         self.clock = SteadyClock()
         self.closing = threading.Event()
         """Set once the process is asked to end: endless responses end too."""
@@ -147,16 +150,7 @@ class Runtime:
         self.rollout_scheduler = RolloutScheduler(self.database, self.coordinator, announcer, self.leadership)
         self.promotion_scheduler = PromotionScheduler(self.database, self.coordinator, self.leadership)
         self._uploads = PartialUploads(settings.data_dir.resolve() / "spool")
-        self.ingest = Ingest(
-            self.database,
-            self.blobs,
-            self._uploads,
-            self.coordinator,
-            announcer,
-            uploads_per_device=settings.uploads_per_device,
-            enrolled_only=settings.enrolled_only,
-            min_free_bytes=settings.min_free_bytes,
-        )
+        self.ingest = Ingest(self.database, self.blobs, self._uploads, self.coordinator, announcer, settings)
 
     def _make_services(self) -> None:
         settings = self.settings
@@ -307,6 +301,7 @@ class Runtime:
 
     def _tick(self) -> None:
         self._take_uploads_over()
+        self._end_revoked_accounts()
         if self._elapsed_s() - self._retained_removed_at >= RETAINED_S:
             self._retained_removed_at = self._elapsed_s()
             self.transport.remove_retained()
@@ -317,6 +312,19 @@ class Runtime:
         self._retire_daily()
         self.promotion_scheduler.tick()
         self.rollout_scheduler.tick(self.clock())
+
+    def _end_revoked_accounts(self) -> None:
+        """End the embedded broker's accounts of devices that another process has revoked or deleted."""
+        if not isinstance(self.accounts, LocalAccounts):
+            return
+        if self._elapsed_s() - self._accounts_checked_at < ACCOUNTS_S:
+            return
+        self._accounts_checked_at, names = self._elapsed_s(), self.accounts.device_names()
+        if names:  # looked up first: who is let in after this is approved by now
+            with self.database.read() as session:
+                approved = approved_usernames(session)
+            for name in set(names) - approved:
+                self.accounts.revoke(name)
 
     def _retire_daily(self) -> None:
         now = self._elapsed_s()

@@ -36,8 +36,7 @@ def measured(kind: str, count: int, side: int) -> dict[str, Any]:
 
     from federation.plan import ModelSpec, RoundSettings, TrainingConfig
     from federation.tasks.classification import Classification
-    from sim.data.images.labelled import LabelledImages
-    from sim.data.images.reader import COLOUR_TO_ONE
+    from sim.data.images.reader import COLOUR_TO_ONE, LabelledImages
     from sim.data.partitions import Dirichlet
     from sim.data.sources.images import image_federation
     from sim.experiment.settings import Experiment

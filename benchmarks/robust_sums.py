@@ -1,7 +1,7 @@
 """What hostile clients do to exact sums under each of the server's rules: the second tables of docs/robustness.md.
 
 All people of MotionSense and UCI HAR, a tenth or three tenths of them hostile. For each set and seed the simulation
-makes every client's sums once; hostile ones are put in their place (`sim.attacks.sums`), combined by the function
+makes every client's sums once; hostile ones are put in their place (`sim.attacks`), combined by the function
 that live publications call (`federation.aggregation.present_sums`), and the simulation scores the head that comes out
 on the test windows of all people, in macro-F1. The seed draws who is hostile, and deals groups. Every cell is a line of
 `cells.jsonl`; the same command goes on with what is missing, and prints the tables from what is there:
@@ -28,7 +28,7 @@ from federation.plan import RoundSettings
 from federation.records import Batch, Output, Tree, Update
 from federation.records.tree import total as sum_of
 from federation.seeds import generator
-from sim.attacks.clients import Attack
+from sim.attacks import Attack
 from sim.cli.options import build_experiment
 from sim.data.sources import get_source
 from sim.experiment.options import AttackKind

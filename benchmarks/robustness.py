@@ -20,7 +20,7 @@ import torch
 from cell_file import CellFile
 
 from federation.aggregation.screening import Screening
-from sim.attacks.clients import Attack
+from sim.attacks import Attack
 from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
 from sim.data.sources import get_source

@@ -18,7 +18,7 @@ from edge_agent.cli.setup import enrol, page_password
 from edge_agent.cli.status import doctor, models, status
 from edge_agent.cli.windows import label, windows
 from edge_agent.config.settings import example
-from gaitway.private_files import keep_private
+from gaitway.files import keep_private
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
 

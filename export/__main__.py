@@ -30,11 +30,9 @@ from rich.table import Table
 from export.recognizer import Recognizer, Timeline
 from export.recording_files import CsvColumns, read_recordings
 from export.runtime import GateError, InputError, ModelMetadata, Session
-from gaitway.errors import GaitwayError
-from gaitway.exit_codes import ExitCode
-from gaitway.extras import install_command
-from gaitway.progress import working
-from gaitway.terminal import Console
+from gaitway.errors import ExitCode, GaitwayError
+from gaitway.own_packages import install_command
+from gaitway.terminal import Console, working
 from har_pipeline import Recording
 from har_pipeline.description import read_description
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS

@@ -294,11 +294,11 @@ class Method:
 
     def fold_params(self, before: Sums, update: Update) -> Sums:
         """Add an update's weight and parameters to any accumulator that has room for them."""
-        weight, mine = self.weight(update), update.tensors["params"]
+        weight, params = self.weight(update), update.tensors["params"]
         total = before.weight + weight
         if self.aggregation == "mean":
-            return replace(before, weight=total, params=add_weighted(before.params, mine, weight))
-        return replace(before, weight=total, clients=(*before.clients, mine))
+            return replace(before, weight=total, params=add_weighted(before.params, params, weight))
+        return replace(before, weight=total, clients=(*before.clients, params))
 
     def combined(self, sums: MeanSums, like: Tensors) -> Tensors:
         """Return the mean of the folded parameters, or what the robust rule makes of them."""

@@ -1,17 +1,25 @@
-"""Hand-made features of raw windows, and random cosines of them, under a linear head: nothing below the head trains.
+"""Mean and standard deviation of the 183 raw features of `models.har_features`.
 
+Of all windows of motionsense, ucihar, spsw, each set alike; benchmarks/har_feature_scale.py writes this file.
+
+Hand-made features of raw windows, and random cosines of them, under a linear head: nothing below the head trains.
 183 numbers of a window in m/s² and rad/s. The first 90 are the same however the phone is turned: of |a|, |ω| and of the
 vertical and horizontal parts of both about the window's mean acceleration mean, standard deviation, mean |Δ| and |rfft|
 of bins 1 to 8, without the means of |a| and of the vertical acceleration, which tell one sensor's error from another's
 (64); minimum and maximum of |ω| (2); of the four parts the means of quarters of the window (16) and the extremes (8),
 less the mean of the part. The other 93 depend on the axes: the same eleven numbers of each axis (66), minima and maxima
 (12), 15 correlations. All but the correlations as sign · log(1 + |·|), then (h − μ) / σ, clipped to ±4, by constants
-that ship (`models.har_feature_scale`): federated ones would take a round more.
+that ship (`models.har_features`): federated ones would take a round more.
 
 The lift 2 cos(z R + b) is random Fourier features of a Gaussian kernel (A. Rahimi, B. Recht: Random Features for
 Large-Scale Kernel Machines, NIPS 2007), R ∈ N(0, 1/F), b ∈ U(0, 2π), of a seed: every client has the same. Half of the
 cosines are of the first 90 numbers alone, so that a head on those columns, which serves a phone that lies in any
 direction, is solved of a sub-block of the same sums as the head on all of them.
+
+Where gravity lies on a device, as features say it: a warning sign that a phone is carried otherwise.
+The mean acceleration of a window is the direction of gravity and the bias of the sensor. How its three numbers are
+spread over everybody's windows is in the sums that devices exchange (`feature_moments` of
+`federation.aggregation.ridge_numpy`): what is usual is not the same in pockets and on belts.
 """
 
 from __future__ import annotations
@@ -26,8 +34,60 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.har_feature_scale import MEAN, STD
 from models.model import Model, ModelOutput
+
+MEAN = (
+    0.74557, 1.0888, 0.47129, 0.64215, 0.21824, 0.14046, 0.12617, 0.1886,
+    0.12065, 0.22451, 0.097915, 0.38725, 0.11258, 0.4341, 0.11823, 0.26905,
+    0.080065, 0.31926, 0.090237, 0.24205, 0.069942, 1.0437, 0.0036254, 0.58131,
+    1.0966, 0.7933, 0.57753, 0.39367, 0.64528, 0.49664, 0.24616, 0.18704,
+    0.14202, 0.18482, 0.18885, 0.075931, 0.22007, 0.23298, 0.19558, 0.092533,
+    0.23632, 0.20162, 0.14399, 0.072876, 0.37661, 0.21707, 0.11822, 0.091919,
+    0.41786, 0.22694, 0.10856, 0.10628, 0.26437, 0.15562, 0.091223, 0.069263,
+    0.32449, 0.1742, 0.11467, 0.084629, 0.24731, 0.13622, 0.086718, 0.060309,
+    0.17079, 1.2361, -0.032892, 0.047652, 0.0029074, 0.0039701, 0.020368, -0.045431,
+    0.005193, 0.0052293, 0.035022, -0.043528, -0.0026549, 0.0010925, -0.0079777, 0.017177,
+    -0.00795, -0.011403, -1.5363, -0.99052, -0.97172, -0.54798, 1.8246, 1.5268,
+    0.9716, 0.80421, 0.15033, -0.99487, 0.19521, -0.0050758, 0.0054636, 0.014685,
+    0.9794, 1.0415, 0.95687, 0.57658, 0.52771, 0.43129, 0.55612, 0.59367,
+    0.52821, 0.20831, 0.24329, 0.15137, 0.17637, 0.2031, 0.24389, 0.15849,
+    0.13867, 0.082972, 0.20972, 0.27027, 0.33814, 0.2289, 0.17758, 0.16652,
+    0.20631, 0.23909, 0.23523, 0.17708, 0.13089, 0.1297, 0.30427, 0.30325,
+    0.23968, 0.14296, 0.10903, 0.1068, 0.30359, 0.34878, 0.25797, 0.13318,
+    0.094465, 0.090395, 0.19649, 0.23105, 0.17347, 0.10005, 0.075599, 0.067316,
+    0.22913, 0.29745, 0.22404, 0.12219, 0.097671, 0.07969, 0.20357, 0.22155,
+    0.1697, 0.084818, 0.070587, 0.056473, -0.84315, -1.7147, -1.2883, -0.9359,
+    -0.89482, -0.74422, 1.2684, 0.47916, 1.6307, 0.92741, 0.91713, 0.7524,
+    -0.01464, -0.042645, 0.0032444, 0.0019379, -0.0042962, -0.01733, -0.022441, -0.058003,
+    -0.0094472, -0.0067714, 0.021893, 0.04093, -0.0089468, 0.061966, 0.047738,
+)  # fmt: skip
+
+STD = (
+    0.47308, 0.70541, 0.32027, 0.5143, 0.19543, 0.13677, 0.13681, 0.16518,
+    0.11388, 0.19624, 0.093056, 0.30503, 0.10927, 0.39005, 0.11958, 0.26216,
+    0.083942, 0.36551, 0.10385, 0.25113, 0.075749, 0.61594, 0.3569, 0.39495,
+    0.71918, 0.51488, 0.39486, 0.27869, 0.52603, 0.40478, 0.24057, 0.16734,
+    0.14447, 0.17896, 0.19378, 0.085473, 0.19534, 0.2135, 0.1666, 0.08874,
+    0.21159, 0.19412, 0.13805, 0.07135, 0.29856, 0.19156, 0.12094, 0.091115,
+    0.36808, 0.21308, 0.11254, 0.10899, 0.26866, 0.14733, 0.096172, 0.072161,
+    0.40095, 0.18059, 0.12201, 0.095954, 0.27038, 0.13591, 0.093682, 0.065933,
+    0.14663, 0.7272, 0.40335, 0.42224, 0.40466, 0.20103, 0.39128, 0.38713,
+    0.3572, 0.17369, 0.38819, 0.38364, 0.35051, 0.17358, 0.39003, 0.40265,
+    0.42057, 0.19647, 0.91305, 0.59204, 0.63764, 0.37786, 1.0981, 0.90834,
+    0.63427, 0.51776, 1.7936, 1.5559, 1.0103, 0.27697, 0.2666, 0.12325,
+    0.58681, 0.70085, 0.59806, 0.3954, 0.37345, 0.3254, 0.41947, 0.52859,
+    0.45859, 0.18155, 0.24873, 0.1395, 0.20962, 0.23183, 0.26396, 0.15917,
+    0.15346, 0.089758, 0.18182, 0.22302, 0.26057, 0.20315, 0.16059, 0.17772,
+    0.18279, 0.21151, 0.20514, 0.17887, 0.13444, 0.15365, 0.26834, 0.25002,
+    0.20178, 0.15324, 0.11107, 0.12427, 0.27117, 0.33909, 0.25266, 0.1335,
+    0.095893, 0.094897, 0.17607, 0.2559, 0.16585, 0.10262, 0.077181, 0.069078,
+    0.2247, 0.39269, 0.24209, 0.13731, 0.10765, 0.084709, 0.19152, 0.25573,
+    0.16849, 0.093247, 0.079327, 0.061425, 2.0278, 1.7172, 1.3936, 0.61602,
+    0.60719, 0.50913, 1.7152, 1.4866, 1.0607, 0.61522, 0.62597, 0.52913,
+    0.27176, 0.28485, 0.17748, 0.18325, 0.18754, 0.28569, 0.20345, 0.1927,
+    0.2007, 0.2023, 0.24807, 0.19831, 0.29972, 0.37699, 0.29916,
+)  # fmt: skip
+
 
 WINDOW, BINS = 128, 8
 CLIP = 4.0
@@ -156,3 +216,19 @@ def _correlations(centred: Tensor) -> Tensor:
     scaled = covariance / (deviation[:, :, None] * deviation[:, None])
     pairs = [(i, j) for i in range(6) for j in range(i + 1, 6)]
     return torch.stack([scaled[:, i, j] for i, j in pairs], dim=1)
+
+
+AXES = 3
+
+
+def gravity_columns(module: nn.Module) -> tuple[int, ...]:
+    """Return which features of a network are the means of the acceleration's three axes; none where it says none."""
+    return tuple(getattr(module, "gravity_columns", ()))
+
+
+def mean_gravity(module: nn.Module, x: Tensor) -> Tensor:
+    """Return the mean (3,), in float64, of these features of raw windows x (n, window, 6), n > 0."""
+    level, columns = x[..., :AXES].double().mean(1), torch.tensor(gravity_columns(module))
+    squashed = torch.sign(level) * torch.log1p(level.abs())
+    usual, deviation = module.get_buffer("feature_mean")[columns], module.get_buffer("feature_std")[columns]
+    return ((squashed - usual) / deviation).clamp(-CLIP, CLIP).mean(0)

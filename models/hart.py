@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from gaitway.tasks import TargetKind
 from models.errors import OptionError
-from models.layers.alp import ALP
-from models.layers.alp_blocks import PLACEMENTS, AlpBlocks, Transformer, entering
-from models.layers.attention import Attention
-from models.layers.dropout import Dropout, DropPath
+from models.layers.alp import ALP, PLACEMENTS, AlpBlocks, Transformer, entering
+from models.layers.dropout import Attention, Dropout, DropPath
 from models.model import ModelOutput
 
 WINDOW, CHANNELS, PATCH = 128, 6, 16
@@ -165,7 +163,7 @@ class Hart(Transformer):
 
 
 class HartAlp(AlpBlocks, Hart):
-    """HART with an ALP layer before the attention of each block; `models.layers.alp_blocks` says where exactly."""
+    """HART with an ALP layer before the attention of each block; `models.layers.alp` says where exactly."""
 
     without_alp = "hart"
     small: ClassVar[Mapping[str, Any]] = {

@@ -12,16 +12,14 @@ from gaitway.errors import did_you_mean
 from gaitway.input_spec import InputSpec
 from gaitway.plugins import EntryTable, PluginError, hint
 from gaitway.tasks import TargetKind
-from models.dense import Dense
 from models.errors import OptionError, UnknownModelError
-from models.har_cnn import HarCnn, HarCnnAlp
+from models.har_cnn import Dense, HarCnn, HarCnnAlp
 from models.har_features import HarFeatures
 from models.hart import Hart, HartAlp
 from models.image.cnn import CelebaCnn, FemnistCnn, MarginCnn, MnistCnn, PublicCnn
-from models.image.deeplab import DeepLabV3Plus
 from models.image.mobilenet import MobileNetV2
 from models.image.resnet import ResNet18
-from models.image.segmentation import SegmenterSmall
+from models.image.segmentation import DeepLabV3Plus, SegmenterSmall
 from models.image.vit import Vit, VitAlp
 from models.layers.alp import AlpOptions
 from models.model import Model
@@ -87,7 +85,7 @@ def _check_statistics(name: str, network: nn.Module) -> None:
             raise OptionError(
                 f"model {name!r}: its layer {place} is a {type(layer).__name__}, whose running statistics clients "
                 "would share and no method averages; use nn.GroupNorm, nn.LayerNorm, or "
-                "models.layers.normalization.FrozenBatchNorm"
+                "models.layers.channels_last.FrozenBatchNorm"
             )
 
 
@@ -129,7 +127,7 @@ def _fits(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def starting_from_published() -> list[str]:
-    """Return the names of the models that can start from published weights (`models.pretrained`)."""
+    """Return the names of the models that can start from published weights (`models.checkpoint`)."""
     return [name for name, model in MODELS.items() if model.published is not None]
 
 

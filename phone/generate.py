@@ -26,7 +26,7 @@ from federation.protocol import messages
 from federation.rounds import gains
 from federation.secure_sums import messages as sums
 from federation.secure_sums.live import phone_sum_groups
-from gaitway.label_text import SPELLED_OUT
+from gaitway.plain_text import SPELLED_OUT
 from phone import APP
 
 GENERATED = APP / "protocol" / "messages.generated.js"
@@ -92,7 +92,7 @@ Schema = Mapping[str, Any]
 def _labels() -> str:
     rows = "".join(f"  {json.dumps(name)}: {json.dumps(words)},\n" for name, words in SPELLED_OUT.items())
     return (
-        "/** Names that data sets publish, where people would not guess them (gaitway/label_text.py).\n"
+        "/** Names that data sets publish, where people would not guess them (gaitway/plain_text.py).\n"
         " * @type {Record<string, string>} */\n"
         f"export const SPELLED_OUT = {{\n{rows}}};\n\n"
     )
@@ -292,8 +292,8 @@ def _expression(field: Schema) -> str:
         case {"type": "object", "additionalProperties": dict(values)}:
             return f"record({_expression(values)}, {_number(field.get('maxProperties', 'MESSAGE_BYTES'))})"
         case {"type": "object", "patternProperties": dict(values)}:
-            ((pattern, each),) = values.items()
-            return f"record({_expression(each)}, {_number(field['maxProperties'])}, /{pattern}/)"
+            ((pattern, items),) = values.items()
+            return f"record({_expression(items)}, {_number(field['maxProperties'])}, /{pattern}/)"
         case {"type": "object"}:
             return "anyObject"
         case {"type": "boolean"}:

@@ -24,31 +24,29 @@ from federation.training.forward import compute_reproducibly, reserve_workspace
 from gaitway.errors import first_problem
 from gaitway.interrupts import HeldSignals
 from gaitway.tasks import TargetKind
-from sim.attacks.clients import check_attack, drawn_attack, sends_sums
+from sim.attacks import check_attack, drawn_attack, sends_sums
 from sim.data.federated_data import FederatedData
-from sim.data.few_labels import with_few_labels
-from sim.data.holdout import keep_known_classes, leave_clients_out
 from sim.data.repartition import pooled
-from sim.data.scaling import scaled
+from sim.data.selection import keep_known_classes, leave_clients_out, scaled, with_few_labels
 from sim.data.sources import Progress, get_source
 from sim.engines import choose, client_store
 from sim.engines.stacked import CHUNK
 from sim.errors import RunDirectoryError, SettingsError
-from sim.experiment.architectures import Architecture, architectures, for_data
 from sim.experiment.checks import check_clients, check_settings, check_task
+from sim.experiment.networks import Architecture, architectures, for_data
 from sim.experiment.settings import Experiment
 from sim.results.description import AFRESH, check_unchanged, settings_in, write_description
-from sim.results.run_files import RunFiles
+from sim.results.run_directory import RunFiles
 from sim.results.saved_models import save_models, save_round_model
 from sim.results.segmented_images import FILE, images_of, write_images
 from sim.results.summary import write_results
-from sim.results.tracking.callback import Observers, RunCallback
+from sim.results.tracking import Observers, RunCallback
 from sim.rounds.analyses import analyse_round
 from sim.rounds.baselines import Baseline
+from sim.rounds.collection import Uplink
 from sim.rounds.new_clients import score_new_clients
 from sim.rounds.secure_rounds import SecureRounds
 from sim.rounds.simulation import Simulation
-from sim.rounds.uplink import Uplink
 from sim.scores.evaluation import Evaluator
 
 SAVING = "Stopping after this round, so that its work is saved; press Ctrl-C again to stop now and lose it."

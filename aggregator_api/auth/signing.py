@@ -15,8 +15,7 @@ from aggregator_api.core.errors import ConfigError
 from federation.plan import Strict
 from federation.protocol.messages import write
 from federation.protocol.signing import Kind, wrap
-from gaitway.files import write_file
-from gaitway.private_files import FILE, private_folder
+from gaitway.files import FILE, private_folder, write_file
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64

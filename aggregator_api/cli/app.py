@@ -35,8 +35,8 @@ from aggregator_api.core.settings import Settings, load
 from aggregator_api.storage.db.database import Database
 from aggregator_api.transport.mqtt.embedded_broker import BrokerThread, LocalAccounts, run_broker
 from aggregator_api.transport.mqtt.mosquitto.roles import SERVER_ROLE
+from gaitway.files import keep_private
 from gaitway.logs import JsonLines, TextLines
-from gaitway.private_files import keep_private
 
 app = new_app()
 app.command("broker-config")(broker_config)

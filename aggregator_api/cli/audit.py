@@ -24,7 +24,7 @@ from aggregator_api.core.settings import load
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.audit import Filters
 from aggregator_api.storage.db.models import AuditRow
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 
 audit_app = new_app("Who did what, from where and when: entries that are only ever added.")
 

@@ -21,8 +21,7 @@ from aggregator_api.core.settings import Settings, load
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.database import Database, opened
 from aggregator_api.storage.db.models import FederationRow
-from gaitway.errors import first_problem
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode, first_problem
 from gaitway.terminal import Console
 
 DAY_S = 24 * 3600

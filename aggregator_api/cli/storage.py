@@ -27,7 +27,7 @@ from aggregator_api.core.errors import ConfigError, UnavailableError
 from aggregator_api.core.settings import Settings, load
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.models import ModelVersionRow
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 
 if TYPE_CHECKING:
     from aggregator_api.maintenance.revocations import ReplayResult

@@ -21,10 +21,12 @@ from aggregator_api.devices import presence
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, RoundRow, UpdateRow
 from federation.errors import WireError
-from federation.plan import RoundSettings
+from federation.plan import Plan, RoundSettings
 from federation.protocol.messages import PlanRefusal, read
 from federation.protocol.signing import Kind, to_sign, unwrap
+from federation.rounds import server_round
 from federation.rounds.progress import is_to_suspend, refused_updates
+from federation.rounds.server_round import quorum
 
 
 def count_refused(
@@ -112,6 +114,12 @@ def reinstate(session: Session, federation: FederationRow, device: DeviceRow) ->
         return
     device.suspended_at, device.suspension_reason, device.refused_updates = None, "", 0
     repositories.journal(session, federation, "device.reinstated", device=device.name, detail="by the operator")
+
+
+def needed_devices(session: Session, federation: FederationRow, plan: Plan) -> int:
+    """Return how many devices must be online for a round to begin; nobody waits for suspended ones."""
+    needed, least = server_round.needed_devices(plan), quorum(plan)
+    return needed if needed == least else max(least, needed - count_suspended(session, federation))
 
 
 def count_suspended(session: Session, federation: FederationRow) -> int:

@@ -29,7 +29,7 @@ from aggregator_api.core.settings import DATABASE, Settings
 from aggregator_api.operations.health import LAST_BACKUP
 from aggregator_api.storage.blobs import folder_of, shown_url, sync
 from gaitway.errors import first_problem
-from gaitway.private_files import private_file, private_folder
+from gaitway.files import private_file, private_folder
 
 DUMP, BLOBS = "database.dump", "blobs"
 DESCRIPTION = "backup.json"

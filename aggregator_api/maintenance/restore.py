@@ -21,7 +21,7 @@ from aggregator_api.storage.blobs import sync
 from aggregator_api.storage.db import audit, epochs
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.ledger import Ledger
-from gaitway.private_files import private_folder
+from gaitway.files import private_folder
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

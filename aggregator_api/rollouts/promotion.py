@@ -25,7 +25,7 @@ from aggregator_api.storage.db.models import (
     RoundRow,
 )
 from federation.plan import PromotionSettings
-from federation.rounds.promotion import Decision, PromotionVerdict, VersionComparison, judge, needed_devices
+from federation.rounds.promotion import Bar, Decision, PromotionVerdict, VersionComparison, judge, needed_devices
 from federation.rounds.server_round import RoundPhase
 from gaitway.tasks import metric_of
 
@@ -115,15 +115,8 @@ def _judged(
     settings, cohort = settings_of(federation), federation.plan.get("rounds", {}).get("clients_per_round")
     may = (DeviceRow.federation_id == federation.id, DeviceRow.enrolment.in_(measures.MAY_MEASURE))
     devices = session.scalar(select(func.count(DeviceRow.id)).where(*may)) or 0
-    return judge(
-        found,
-        needed=needed_devices(settings, devices, cohort),
-        devices=devices,
-        margin=settings.margin,
-        metric=metric_of(metric_in(federation)),
-        other=other,
-        trained=trained,
-    )
+    needed, metric = needed_devices(settings, devices, cohort), metric_of(metric_in(federation))
+    return judge(found, Bar(needed, devices, settings.margin, metric), other=other, trained=trained)
 
 
 def _candidates(

@@ -24,7 +24,7 @@ from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.storage.db.models import Blob
 from federation.errors import ImpossibleSumError
-from gaitway.private_files import UMASK
+from gaitway.files import UMASK
 
 log = logging.getLogger(__name__)
 

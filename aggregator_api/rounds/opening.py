@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.devices import masked_contributions, presence
+from aggregator_api.devices import masked_contributions, presence, suspension
 from aggregator_api.rounds import deadlines, secure_rounds, sum_retries
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
@@ -22,7 +22,6 @@ from federation.rounds.server_round import (
     RoundPhase,
     Step,
     UpdateArrived,
-    needed_devices,
     quorum,
     resting_rounds,
     sample_cohort,
@@ -42,31 +41,34 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
         return False
     if _is_finished(session, federation, plan):
         return True
-    choice = sum_retries.choose(session, federation, plan, now) if plan.secure.is_on else None
+    choice = sum_retries.choose(session, federation, plan, now) if federation.kind.masked else None
     if choice is not None and choice.is_group:
         return True
     goes_on = choice is not None and sum_retries.goes_on_at_once(session, federation)
     if plan.rounds.interval_s and not goes_on and _rests(session, federation, plan.rounds.interval_s, now):
         return False
-    if sums_in_rounds(plan) and not _has_changes(session, federation, plan, now):
+    left_out = choice.retry.left_out if choice is not None else ()
+    if sums_in_rounds(plan) and not _has_changes(session, federation, plan, now, left_out):
         return False
     if choice is not None:
-        return len(choice.devices) >= needed_devices(plan)
+        return len(choice.devices) >= choice.needed
     online = partial(
         repositories.count_online,
         session,
         federation,
         plan.rounds.cohort_tags,
-        signing=plan.secure.is_on,
         resting=resting_rounds(plan.rounds),
     )
-    # for one that is left out the others do not wait, as long as they are a quorum
-    return online() >= needed_devices(plan) and online(at=now) >= quorum(plan)
+    # for those that are left out or suspended the others don't wait, as long as they are a quorum
+    return online() >= suspension.needed_devices(session, federation, plan) and online(at=now) >= quorum(plan)
 
 
-def _has_changes(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
-    """Whether the sum of all who are here would differ from the last one by enough devices to hide each of them."""
-    online = repositories.could_train(federation, plan.rounds.cohort_tags, signing=True, at=now)
+def _has_changes(
+    session: Session, federation: FederationRow, plan: Plan, now: float, left_out: Collection[int]
+) -> bool:
+    """Whether the sum of all who may add would differ from the last one by enough devices to hide each of them."""
+    online = repositories.could_train(federation, plan.rounds.cohort_tags, at=now)
+    online.append(DeviceRow.id.not_in(left_out))
     return masked_contributions.counts_online(session, federation, online).changed >= plan.secure.min_devices
 
 
@@ -105,9 +107,7 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         federation.status = "finished"
         repositories.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
-    choice = sum_retries.choose(session, federation, plan, now) if plan.secure.is_on else None
-    if choice is not None:
-        sum_retries.sit_out(session, federation, plan, choice.sit_out, number)
+    choice = sum_retries.choose(session, federation, plan, now) if federation.kind.masked else None
     if choice is not None and choice.is_group:
         _write(session, federation, plan, list(choice.devices.values()), now, choice.retry)
         return True
@@ -115,7 +115,6 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         session,
         federation,
         plan.rounds.cohort_tags,
-        signing=plan.secure.is_on,
         resting=resting_rounds(plan.rounds),
         at=now,
     )
@@ -137,7 +136,7 @@ def _write(
     waits_s = deadlines.waits_s(plan)
     deadline, number = now + waits_s if waits_s else None, repositories.last_number(session, federation) + 1
     repositories.add_round(session, federation, number, cohort, deadline)
-    if plan.secure.is_on:
+    if federation.kind.masked:
         secure_rounds.begin(session, federation, plan.secure, cohort, retry)
 
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from sqlalchemy.exc import DBAPIError
 
 from aggregator_api.core.errors import ConfigError
-from gaitway.private_files import private_folder
+from gaitway.files import private_folder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SQLITE_FULL = "database or disk is full"

@@ -24,7 +24,7 @@ from edge_agent.transport.enrolment import (
     warning_about,
 )
 from edge_agent.transport.enrolment import enrol as enrol_with
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 from gaitway.terminal import Console
 
 

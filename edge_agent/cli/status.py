@@ -16,7 +16,7 @@ from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.status import collected_windows, describe_device, describe_release, describe_served, summary
 from federation.protocol.messages import DEFAULT_METRIC
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 from gaitway.tasks import metric_of
 from gaitway.terminal import Console
 

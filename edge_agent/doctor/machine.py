@@ -23,8 +23,8 @@ from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.supervisor.status import describe_restore
 from federation.protocol.messages import Runtime
-from gaitway.extras import install_command
-from gaitway.private_files import private_folder
+from gaitway.files import private_folder
+from gaitway.own_packages import install_command
 
 MIN_UNIX_TIME = 1_795_000_000
 """When this was written (November 2026): no clock that is right shows less."""
@@ -150,7 +150,7 @@ def training_process(runtime: Runtime = "torch", device: TrainingDevice = "cpu")
         return failure(
             "training",
             f"Python {version}: {last}",
-            f"{install_command(EXTRAS[runtime])}; see docs/dependencies.md",
+            f"{install_command(EXTRAS[runtime])}; see docs/devices.md",
         )
     loaded, words, advice = json.loads(run.stdout.strip().splitlines()[-1])
     summary = f"Python {version}, {loaded}" + (f"; {words}" if words else "")

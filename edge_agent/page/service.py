@@ -40,7 +40,7 @@ from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.supervisor.status import collected_windows, describe_device, describe_release, describe_served
 from edge_agent.teaching.teacher import Teacher
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 from gaitway.python310 import Self
 from har_pipeline import Window
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from edge_agent.storage.timeline import MINUTE_S, Minute, Stretch, bounds, stretches
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 
 MAX_ASKED, MAX_LISTED = 10, 200
 HOUR_S = 3600.0

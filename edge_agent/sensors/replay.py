@@ -131,7 +131,7 @@ class FileSource(ThreadedSource, Generic[OnePart]):
             if stop.is_set():
                 return
         if not seen:
-            raise SensorError(f"{path} holds nothing that the source {self.kind} can read; see docs/edge_agent.md")
+            raise SensorError(f"{path} holds nothing that the source {self.kind} can read; see docs/devices.md")
         if refused is not None and not taken:
             raise refused  # what is wrong with every part is the description
         collector = Collector(self.config, plan, self.post, origin=self.kind, live=False, stop=stop)

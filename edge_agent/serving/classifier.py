@@ -19,7 +19,7 @@ from edge_agent.errors import StoreError
 from edge_agent.storage import window_store
 from edge_agent.storage.timeline import MINUTE_S, MinuteSum, add_minutes
 from export.runtime import ExportError, Session
-from gaitway.private_files import opener
+from gaitway.files import opener
 from gaitway.threads import SupervisedThread
 from har_pipeline import Window
 

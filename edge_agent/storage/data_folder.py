@@ -16,7 +16,7 @@ from edge_agent.config.settings import AgentSection
 from edge_agent.errors import ConfigError, DiskFullError
 from edge_agent.storage.state_store import StateStore
 from gaitway import files
-from gaitway.private_files import FILE, make_private, opener, private_file, private_folder
+from gaitway.files import FILE, make_private, opener, private_file, private_folder
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from edge_agent.errors import DamagedError
 from edge_agent.storage.database import BUSY_S, check, open_database, sqlite_errors, transaction
 from edge_agent.storage.images import ImageExample, ImagePreparation, Preparation
 from edge_agent.storage.retention import MachineClock, enforce, note_age
-from gaitway.private_files import private_file
+from gaitway.files import private_file
 from har_pipeline import ClientWindows, PipelineSettings, Window
 
 FILE_NAME = "windows.sqlite"

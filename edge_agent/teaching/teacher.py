@@ -34,7 +34,7 @@ from edge_agent.teaching.lesson import LESSON_S, Lesson
 from edge_agent.training.local_data import pipeline_settings
 from export.runtime import ExportError, Session
 from federation.plan import Plan
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 from har_pipeline import PipelineSettings, Window
 
 MAX_WINDOWS = 1000

@@ -24,7 +24,7 @@ from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, JOBS, write_
 from edge_agent.training.local_data import preparation
 from federation.plan import ModelSpec, Name, Plan
 from federation.protocol.messages import BlobPointer, Compression, Precision, Runtime
-from gaitway.private_files import UMASK, private_file, private_folder
+from gaitway.files import UMASK, private_file, private_folder
 from gaitway.threads import ThreadFailure, run_in_thread
 
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"

@@ -72,7 +72,7 @@ def cap_memory(memory_mb: int) -> None:
 def fallback(reason: str, memory_mb: int) -> Placement:
     """Compute on the CPU, within its cap, and say why."""
     cap_memory(memory_mb)
-    advice = 'install a build with CUDA (docs/install-devices.md), or set [training] device = "cpu"'
+    advice = 'install a build with CUDA (docs/devices.md), or set [training] device = "cpu"'
     return Placement("cpu", f"on the CPU: {reason}", advice)
 
 

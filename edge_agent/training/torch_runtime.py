@@ -57,8 +57,8 @@ from federation.wire.schema import check_tree, schema_of, size_limit, upload_sch
 from har_pipeline import ClientWindows
 from models import build
 from models.errors import ModelError
+from models.har_features import gravity_columns, mean_gravity
 from models.mae import with_decoder
-from models.orientation import gravity_columns, mean_gravity
 
 EVALUATION_BATCH = 256
 """The simulation's default: ALP looks at the whole batch, so scores compare only at equal sizes."""

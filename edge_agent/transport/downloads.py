@@ -12,7 +12,7 @@ from edge_agent.storage.data_folder import move_file, sha256_of
 from edge_agent.transport.renewal import CredentialRenewal
 from edge_agent.transport.server_connection import ServerAnswer, ServerConnection, in_turn, whole_answer
 from federation.protocol.messages import BlobPointer
-from gaitway.private_files import opener, private_folder
+from gaitway.files import opener, private_folder
 
 BLOCK_BYTES = 1 << 16
 CACHE_SIZE = 3

@@ -28,7 +28,7 @@ from edge_agent.storage.consent import HOME_ASSISTANT_PROBLEM, home_assistant_is
 from edge_agent.storage.credentials import first_line
 from edge_agent.storage.state_store import StateStore
 from edge_agent.transport.server_connection import tls_context
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 from gaitway.secret_fields import revealed
 from gaitway.threads import guarded, run_in_thread
 

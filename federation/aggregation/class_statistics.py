@@ -27,7 +27,7 @@ def class_stats(labelled: LabelledFeatures, classes: int, before: ClassStats | N
     """Add the features (m, D) of each class, over the rows that count, to the sums `before` them."""
     features = labelled.features
     stats = _nothing(features, classes, features.shape[-1]) if before is None else before
-    for part in zip(*(torch.split(one, ROWS) for one in labelled), strict=True):
+    for part in zip(*(torch.split(values, ROWS) for values in labelled), strict=True):
         stats = _added(stats, LabelledFeatures(*part))
     return stats
 

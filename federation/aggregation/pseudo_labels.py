@@ -5,7 +5,7 @@ Method for Deep Neural Networks, ICML workshop 2013). Of the windows that the sh
 with the largest margin counts. The names are always the shared head's, never the new one's: nothing feeds on itself.
 
 Where the shared head is wrong, its names make it worse, so a device takes such a head only where it sees three things
-that need no label: enough windows; that it lies as most do (`models.orientation`); and that the head on all features
+that need no label: enough windows; that it lies as most do (`models.har_features`); and that the head on all features
 and the one without axes name most windows alike, two views of which one cannot lean on how the device lies
 (A. Blum, T. Mitchell: Combining Labeled and Unlabeled Data with Co-Training, COLT 1998). docs/methods.md, 'Own windows
 without labels', has what it gives. Without the three conditions it costs up to 0.4 points where windows are of one

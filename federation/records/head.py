@@ -79,11 +79,11 @@ def with_linear_head(params: Tensors, weight: Tensor, bias: Tensor) -> Tensors:
         return merge(params, dict(zip(head, (weight, bias), strict=True)))
     first, first_bias, last, last_bias = head
     spare = head[first].shape[0] - 2 * weight.shape[0]
-    one = torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
+    identity = torch.eye(weight.shape[0], dtype=weight.dtype, device=weight.device)
     new = {
         first: torch.cat([weight, -weight, weight.new_zeros(spare, weight.shape[1])]),
         first_bias: torch.zeros_like(head[first_bias]),
-        last: torch.cat([one, -one, weight.new_zeros(weight.shape[0], spare)], 1),
+        last: torch.cat([identity, -identity, weight.new_zeros(weight.shape[0], spare)], 1),
         last_bias: bias,
     }
     return merge(params, new)

@@ -150,8 +150,8 @@ def membership(request: bytes, members: bytes) -> Membership:
     sum_request, found = read(SumRequest, request), read(MemberList, members)
     if found.request != digest(request):
         raise WireError("the list of members is of another sum")
-    names, identities = [one.device for one in found.members], {one.identity for one in found.members}
-    if any(one >= other for one, other in pairwise(names)) or len(identities) < len(names):
+    names, identities = [member.device for member in found.members], {member.identity for member in found.members}
+    if any(first >= second for first, second in pairwise(names)) or len(identities) < len(names):
         raise WireError("the list of members is not by rising name, or has a device twice")
     if len(names) < (needed := sum_request.min_members * sum_request.groups):
         raise WireError(f"the list has {len(names)} members, {needed} are needed")
@@ -245,8 +245,8 @@ def neighbours_of(index: int, members: int, degree: int, seed: bytes) -> tuple[i
     order, places = _ring(members, seed)
     if degree >= members - 1:
         return tuple(other for other in range(members) if other != index)
-    here = places[index]
-    return tuple(sorted(order[(here + step) % members] for step in range(-(degree // 2), degree // 2 + 1) if step))
+    place = places[index]
+    return tuple(sorted(order[(place + step) % members] for step in range(-(degree // 2), degree // 2 + 1) if step))
 
 
 def groups_of(devices: Sequence[str], groups: int, round_number: int) -> tuple[int, ...]:

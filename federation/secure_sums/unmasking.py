@@ -91,8 +91,8 @@ def _valid_shares(listed: Membership, included: set[int], opening: Opening) -> _
     disputes = set()
     places = {owner: {other: at for at, other in enumerate(listed.neighbours(owner))} for owner in opening.dealers}
     for holder, opened in opening.opened.items():
-        shares = {True: {one.owner: one.share for one in opened.seeds}}
-        shares[False] = {one.owner: one.share for one in opened.mask_keys}
+        shares = {True: {seed.owner: seed.share for seed in opened.seeds}}
+        shares[False] = {key.owner: key.share for key in opened.mask_keys}
         for owner in listed.neighbours(holder):
             if owner not in places:
                 continue

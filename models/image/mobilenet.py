@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.channels_last import Conv2d
+from models.layers.channels_last import GROUP, Conv2d, FrozenBatchNorm, Norm, grouped_norm
 from models.layers.dropout import Dropout
-from models.layers.normalization import GROUP, FrozenBatchNorm, Norm, grouped_norm
 from models.model import Model, ModelOutput, Published, image_shape
 
 NORMS: dict[str, Norm] = {"group": grouped_norm, "frozen": FrozenBatchNorm}
@@ -100,7 +99,7 @@ def check_width(width: float) -> None:
 class MobileNetV2(Model):
     """MobileNet-V2 on images (B, C, H, W); D = 1280.
 
-    `norm`: "group", or "frozen" for weights from a file (`models.pretrained`). `width` multiplies the channels; below
+    `norm`: "group", or "frozen" for weights from a file (`models.checkpoint`). `width` multiplies the channels; below
     1 D stays. Differs from the paper: GroupNorm, by groups of eight channels, where there is no file.
     """
 

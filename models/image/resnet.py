@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.normalization import FrozenBatchNorm, Norm
+from models.layers.channels_last import FrozenBatchNorm, Norm
 from models.model import Model, ModelOutput, Published, image_shape
 
 _GROUPS = 32
@@ -50,7 +50,7 @@ class BasicBlock(nn.Module):
 class ResNet18(Model):
     """ResNet18 on images (B, C, H, W); the head is the last layer, D = 8 · `width`.
 
-    `norm`: "group", or "frozen" for weights from a file (`models.pretrained`; never an option, for options travel
+    `norm`: "group", or "frozen" for weights from a file (`models.checkpoint`; never an option, for options travel
     to devices, and a path among them would let a plan read files there).
     `stem_strides`: of the first convolution and the max pooling; Tan et al.'s clients have (2, 2), and with
     heterogeneous models half of them (1, 4), so that all parameters keep their shapes.

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.alp import ALP
-from models.layers.alp_blocks import PLACEMENTS, AlpBlocks, Transformer, entering
-from models.layers.attention import Attention
-from models.layers.dropout import Dropout, DropPath
+from models.layers.alp import ALP, PLACEMENTS, AlpBlocks, Transformer, entering
+from models.layers.dropout import Attention, Dropout, DropPath
 from models.model import ModelOutput, image_shape
 
 # As many as the largest ViT has; options may come from outside.
@@ -122,7 +120,7 @@ class Vit(Transformer):
 
 
 class VitAlp(AlpBlocks, Vit):
-    """ViT with an ALP layer before the attention of each block; `models.layers.alp_blocks` says where exactly."""
+    """ViT with an ALP layer before the attention of each block; `models.layers.alp` says where exactly."""
 
     without_alp = "vit_tiny"
     small: ClassVar[Mapping[str, Any]] = {

@@ -14,37 +14,31 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 from gaitway.files import write_file
-from gaitway.progress import ProgressDisplay
+from gaitway.terminal import ProgressDisplay
 from gaitway.window_cache import default_cache_dir
-from sim.cli.command import taking
+from sim.cli.command import CacheOption, cli_errors, console, taking
 from sim.cli.sweep import CellDisplay
-from sim.cli.terminal import CacheOption, cli_errors, console
 from sim.errors import SettingsError
 from sim.results.run_directory import RunDirectory
-from sim.sweep.arena.cells import ArenaCell, pretrained_key, with_pretrained
-from sim.sweep.arena.declaration import FOLDER as TABLES
-from sim.sweep.arena.declaration import read_declaration
-from sim.sweep.arena.measures import MEASURES_OF_NEW
+from sim.sweep.arena.cells import FOLDER as TABLES
+from sim.sweep.arena.cells import ArenaCell, pretrained_key, read_declaration, with_pretrained
+from sim.sweep.arena.measures import FOLDER as SUMMARIES
+from sim.sweep.arena.measures import MEASURES_OF_NEW, CellSummary, read_summaries, summarize
 from sim.sweep.arena.rendering import (
     FIGURES,
-    HEADS,
     render,
     render_figures,
     render_marks,
     render_measures,
-    render_papers,
 )
-from sim.sweep.arena.replay import differences, draw_cell
-from sim.sweep.arena.running import Places, commit_name, run_table
-from sim.sweep.arena.summary import FOLDER as SUMMARIES
-from sim.sweep.arena.summary import CellSummary, read_summaries, summarize
+from sim.sweep.arena.running import Places, commit_name, differences, draw_cell, run_table
 from sim.sweep.grid import Cell
 from sim.sweep.processes import CellPhase, run_cells
 
 DOCS = Path("docs")
-MARKED = (*(Path(f"docs/{name}.md") for name in ("choosing", "methods", "privacy")), Path("README.md"))
+MARKED = (*(Path(f"docs/{name}.md") for name in ("methods", "privacy")), Path("README.md"))
 """Documents whose numbers between marks are rendered."""
 
 app = typer.Typer(no_args_is_help=True, help="Tables of results: declared in experiments/, run, and rendered.")
@@ -112,11 +106,10 @@ def render_command(
         bool, typer.Option("--check", help="Write nothing; exit with 1 where a page is not what would be written.")
     ] = False,
 ) -> None:
-    """Write the pages of results, their figures and the numbers between marks elsewhere, from the summaries alone."""
+    """Write the page of results, its figures and the numbers between marks elsewhere, from the summaries alone."""
     with cli_errors():
         known = read_summaries(SUMMARIES)
-        pages = {DOCS / f"{page}.md": render(TABLES, known, page) for page in HEADS}
-        pages |= {DOCS / "papers.md": render_papers(), DOCS / "measures.csv": render_measures(TABLES, known)}
+        pages = {DOCS / "results.md": render(TABLES, known), DOCS / "measures.csv": render_measures(TABLES, known)}
         pages |= {FIGURES / name: text for name, text in render_figures(TABLES, known).items()}
         for path in filter(Path.is_file, MARKED):
             pages[path] = render_marks(path.read_text("utf-8"), TABLES, known)

@@ -11,8 +11,7 @@ import typer
 from rich.markup import escape
 
 from gaitway.window_cache import default_cache_dir
-from sim.cli.command import taking
-from sim.cli.terminal import CacheOption, bar, cli_errors, console
+from sim.cli.command import CacheOption, bar, cli_errors, console, taking
 from sim.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def attack(args: AttackArguments) -> None:
     from sim.privacy_attacks import attack as attack_round
     from sim.reports.privacy import brief_table, write_attack_page
     from sim.reports.table import printed_table
-    from sim.results.writing import writing
+    from sim.results.run_directory import writing
 
     console.stderr = args.as_json
     with cli_errors():

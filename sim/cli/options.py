@@ -17,15 +17,14 @@ from federation.tasks import task_from_json, task_to_json
 from gaitway.errors import first_problem
 from gaitway.input_spec import InputSpec
 from har_pipeline.description.model import read_description
-from har_pipeline.readers.described import NAME as DESCRIBED
+from har_pipeline.readers.described import DESCRIBED
 from models import MODELS
 from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import check_target, get_source
 from sim.errors import SettingsError
-from sim.experiment.holdout import holdout
 from sim.experiment.initialization import Initialization, check_windows, initialization
 from sim.experiment.networks import chosen_networks, common_feature_dim
-from sim.experiment.options import PLAN_OPTIONS
+from sim.experiment.options import PLAN_OPTIONS, holdout
 from sim.experiment.settings import DEFAULTS, OPTIONS, Experiment
 
 SECTIONS = (

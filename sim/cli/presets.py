@@ -1,26 +1,79 @@
-"""The command `presets`."""
+"""What a preset's clients get, from the classes of images alone: the images themselves need not be there."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import typer
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sim.cli.terminal import cli_errors, console
+from sim.cli.command import cli_errors, console
+from sim.cli.options import assignments
+from sim.data.images import voc
+from sim.data.partitions import Pool, Share, class_counts, partition_from_json
+from sim.errors import SettingsError
 from sim.experiment.options import option_words
 from sim.presets import PRESETS, Preset, preset_named
 from sim.presets.exhibits import NONE, PAPERS, paper_named
 from sim.presets.preset import Options
+
+
+class PresetShares(NamedTuple):
+    """Who got which of the images, whose classes are y (n,) and `labels`."""
+
+    shares: Mapping[str, Share]
+    y: npt.NDArray[np.int64]
+    labels: tuple[str, ...]
+
+    def statistics(self) -> tuple[str, ...]:
+        """Return all images, mean ± deviation, least and most over clients, classes a client, and clients with one."""
+        train, test = (class_counts(self.shares, self.y, len(self.labels), part) for part in ("train", "test"))
+        counts = train + test
+        sizes, held = counts.sum(1), (counts > 0).sum(1)
+        return (
+            f"{sizes.sum():,}",
+            f"{sizes.mean():.1f} ± {sizes.std():.1f}",
+            str(sizes.min()),
+            str(sizes.max()),
+            f"{held.mean():.1f} ± {held.std():.1f}",
+            str((held == 1).sum()),
+        )
+
+
+def deals_voc(preset: Preset) -> bool:
+    """Whether a preset divides images of Pascal VOC."""
+    found: bool = preset.options["data"] == voc.READER.name
+    return found
+
+
+def partition_preset(name: str, preset: Preset, objects: npt.NDArray[np.int64], seed: int) -> PresetShares:
+    """Deal images whose object classes (n,) are 0 to 19 as a run of this preset would deal them.
+
+    Raises:
+        SettingsError: if the preset is for other data.
+    """
+    if not deals_voc(preset):
+        raise SettingsError(
+            f"{name} divides {preset.options['data']}; --classes is of the images of {voc.READER.name}: "
+            "name presets such as michieli2021-voc-0.1, or none for all of them"
+        )
+    sections = assignments(preset.own_options["set"])
+    macro = sections["data"].get("classes") == "macro"
+    y = voc.MACRO_OF[1 + objects] if macro else 1 + objects
+    labels = voc.LABELS["macro" if macro else "objects"]
+    partition = partition_from_json({"kind": preset.options["partition"], **sections["partition"]})
+    return PresetShares(partition.divide(Pool(y, len(labels), np.ones(len(y), dtype=bool)), seed), y, labels)
 
 
 def presets(
@@ -118,8 +171,7 @@ def _words(options: Options) -> list[str]:
 
 def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -> None:
     """Print what each preset's clients get, beside what the paper reports; by default of all that divide VOC."""
-    from sim.cli.preset_partitions import deals_voc, partition_preset
-    from sim.data.images.class_facts import single_class_images
+    from sim.data.images.voc import single_class_images
     from sim.data.partitions.table import partition_table
     from sim.reports.figures.partition import draw_classes, draw_partition
 

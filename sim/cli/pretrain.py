@@ -17,10 +17,9 @@ import typer
 
 from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
 from gaitway.window_cache import default_cache_dir
-from sim.cli.command import taking
+from sim.cli.command import CacheOption, cli_errors, console, taking
 from sim.cli.options import describe
 from sim.cli.run import simulate
-from sim.cli.terminal import CacheOption, cli_errors, console
 from sim.presets import preset_named, with_defaults
 from sim.presets.preset import UNSCREENED
 

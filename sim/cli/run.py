@@ -15,12 +15,11 @@ from rich.text import Text
 from federation.tasks import TASKS, task_from_json
 from federation.tasks.task import Task
 from gaitway.interrupts import resumable
-from gaitway.progress import ProgressDisplay
+from gaitway.terminal import ProgressDisplay
 from gaitway.window_cache import default_cache_dir
 from models.registry import starting_from_published
-from sim.cli.command import taking
+from sim.cli.command import CACHE_HELP, bar, cli_errors, console, round_line, taking
 from sim.cli.options import describe, described_by, options_of, read_plan
-from sim.cli.terminal import CACHE_HELP, bar, cli_errors, console, round_line
 from sim.data.federated_data import FederatedData
 from sim.data.partitions import PARTITIONS
 from sim.data.sources import source_names
@@ -165,12 +164,10 @@ def simulate(
     figures: bool = True,
 ) -> dict[str, Any]:
     """Run the experiment under a progress bar, write the report, and return the summary."""
-    from sim.reports.report import write_report
-    from sim.reports.run_tables import new_clients_table
+    from sim.reports.report import new_clients_table, write_report
     from sim.reports.table import printed_table
-    from sim.results.run_directory import RunDirectory
-    from sim.results.tables import print_summary
-    from sim.results.writing import writing
+    from sim.results.run_directory import RunDirectory, writing
+    from sim.results.summary import print_summary
     from sim.run import run as run_experiment
 
     _tell_own_optimizer(experiment)
@@ -227,7 +224,7 @@ def _show_clients(data: FederatedData, task: Task, out: Path, *, figures: bool) 
     """Print and, with figures, draw every client's training and test examples by class."""
     from sim.data.partitions.table import partition_table
     from sim.data.repartition import current_partition
-    from sim.results.writing import writing
+    from sim.results.run_directory import writing
 
     shares, y = current_partition(data, task)
     console.print(partition_table(shares, y, data.partition_labels))

@@ -15,17 +15,15 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 from gaitway.interrupts import resumable
-from gaitway.progress import ProgressDisplay
-from gaitway.terminal import Console
+from gaitway.terminal import Console, ProgressDisplay
 from sim.cli.command import taking
 from sim.errors import SettingsError, SimError
 from sim.scores.records import Selection
 from sim.sweep.grid import Cell, SweepAxis, axis, cells, condition
 from sim.sweep.on_ray import run_anywhere
-from sim.sweep.processes import CellPhase, CellStatus, command, is_finished, log_path
-from sim.sweep.record import SweepRecord, open_sweep
+from sim.sweep.processes import CellPhase, CellStatus, SweepRecord, command, is_finished, log_path, open_sweep
 
 console = Console()
 
@@ -189,7 +187,7 @@ def _compare(record: SweepRecord, baseline: str | None, select: Selection | None
     if not finished:
         return
     from sim.reports.comparison.compare import compare
-    from sim.reports.comparison.printed import print_comparison
+    from sim.reports.comparison.tables import print_comparison
 
     out = record.folder / "comparison"
     found = compare([record.folder / cell.name for cell in finished], out, baseline, select)

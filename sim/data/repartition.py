@@ -14,8 +14,7 @@ from federation.records import Examples
 from federation.tasks.task import Task
 from sim.data.federated_data import ClientData, FederatedData, PartitionClasses, joined, joined_or_none
 from sim.data.partitions import Natural, Partition, Pool, Share, class_counts, with_validation
-from sim.data.partitions.apportion import apportion
-from sim.data.partitions.partition import assign_by_counts, shuffle_by_class
+from sim.data.partitions.partition import apportion, assign_by_counts, shuffle_by_class
 
 
 def grouped(data: FederatedData, groups: Mapping[str, Sequence[str]]) -> FederatedData:

@@ -1,10 +1,9 @@
 """How a round's clients are run: one after the other, in processes, or stacked. All give the same numbers."""
 
 from sim.engines.choice import EngineChoice, choose
-from sim.engines.job import ClientJob, Engine
 from sim.engines.processes import Processes
 from sim.engines.ray_cluster import RayCluster
-from sim.engines.serial import Serial
+from sim.engines.serial import ClientJob, Engine, Serial
 from sim.engines.stacked import Stacked
 
 __all__ = ["ClientJob", "Engine", "EngineChoice", "Processes", "RayCluster", "Serial", "Stacked", "choose"]

@@ -6,10 +6,9 @@ import os
 from typing import NamedTuple
 
 from sim.engines.fork_map import is_supported
-from sim.engines.job import Engine
 from sim.engines.processes import Processes
 from sim.engines.ray_cluster import RayCluster
-from sim.engines.serial import Serial
+from sim.engines.serial import Engine, Serial
 from sim.engines.stacked import Stacked
 from sim.errors import SettingsError
 from sim.experiment.settings import Experiment

@@ -23,8 +23,7 @@ import torch
 
 from federation.records import Tree
 from gaitway.errors import GaitwayError
-from sim.engines.memory.mmap_arena import MmapArena, Slot
-from sim.engines.memory.shared_memory import Layout, Packing, read
+from sim.engines.shared_memory import Layout, MmapArena, Packing, Slot, read
 from sim.errors import ClientStoreError, EngineError
 
 ATTEMPTS = 3

@@ -15,9 +15,8 @@ from federation.training.local_round import LocalRound, Setup
 from sim.engines import serial, stacked
 from sim.engines.compiled import Compiler
 from sim.engines.fork_map import fork_map
-from sim.engines.job import ClientJob
-from sim.engines.memory.mmap_arena import MmapArena
-from sim.engines.operations import one_batch, operations_of_a_step
+from sim.engines.serial import ClientJob, one_batch, operations_of_a_step
+from sim.engines.shared_memory import MmapArena
 
 SMALL_STEP = 30_000_000
 """Floating-point operations of a training step below which the cost of calling torch is most of its time.

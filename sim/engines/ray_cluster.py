@@ -24,10 +24,9 @@ from torch import Tensor
 from federation.records import Client
 from federation.records.tree import flatten, map_tree
 from federation.training.local_round import LocalRound
-from gaitway.extras import install_command
-from sim.engines.job import ClientJob
+from gaitway.own_packages import install_command
 from sim.engines.processes import longest_first
-from sim.engines.serial import trained
+from sim.engines.serial import ClientJob, trained
 from sim.errors import EngineError
 
 TASKS_PER_WORKER = 4

@@ -10,10 +10,8 @@ import torch
 
 from federation.training.client_round import train_stacked
 from federation.training.local_round import LocalRound, Setup, Step
-from sim.engines.compiled import Compiler
-from sim.engines.cuda_graphs import CudaGraphs
-from sim.engines.device_memory import Meter, is_out_of_memory, meter_of
-from sim.engines.job import ClientJob
+from sim.engines.compiled import Compiler, CudaGraphs, Meter, is_out_of_memory, meter_of
+from sim.engines.serial import ClientJob
 from sim.errors import EngineError
 
 CHUNK = 8

@@ -16,7 +16,7 @@ from federation.training.augmentation import check_images
 from federation.training.prediction import task_mismatch
 from federation.training.window_changes import check_windows
 from sim.errors import SettingsError
-from sim.experiment.architectures import Architecture
+from sim.experiment.networks import Architecture
 from sim.experiment.settings import DEFAULTS, Experiment
 
 

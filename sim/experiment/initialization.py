@@ -13,9 +13,8 @@ from federation.records.head import is_base
 from gaitway.input_spec import InputSpec
 from har_pipeline import PipelineSettings
 from models import Model
-from models.checkpoint import load_checkpoint, read_info, read_tensors
+from models.checkpoint import is_torch_file, load_checkpoint, load_pretrained, read_info, read_tensors
 from models.errors import CheckpointError
-from models.pretrained import is_torch_file, load_pretrained
 from sim.errors import SettingsError
 
 _WINDOW_SETTINGS = ("rate_hz", "window", "cutoff_hz", "half_width_s", "kaiser_beta", "anti_alias")

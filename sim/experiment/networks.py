@@ -1,19 +1,70 @@
-"""From `--model hart+har_cnn` and `--set model.KEY=…` to networks that fit the data and each other."""
+"""The networks of a run: how its options name them, and each with its initial weights, built for its data."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 import models
+from federation.method import Method
 from federation.plan import ModelSpec
+from federation.records import Client
+from federation.tasks.task import Task
+from federation.training.forward import Moments, initial_client, initial_model, network
+from federation.training.local_round import Setup
+from federation.training.window_changes import ChannelScale
 from gaitway.input_spec import InputSpec
+from models.mae import with_decoder
 from models.registry import learners, model_options, models_for
 from sim.errors import SettingsError
+from sim.experiment.initialization import initialize
+from sim.experiment.settings import Experiment
+
+
+class Architecture(NamedTuple):
+    """One network: its description, how it is trained, and a client with it that has not taken part in anything."""
+
+    model: ModelSpec
+    setup: Setup
+    initial: Client
+
+
+def architectures(settings: Experiment, method: Method, task: Task) -> tuple[Architecture, ...]:
+    """Build every network with its initial weights, which depend on the plan's seed, and a file if one was given."""
+    return tuple(_architecture(spec, method, task, settings) for spec in settings.models)
+
+
+def _architecture(spec: ModelSpec, method: Method, task: Task, settings: Experiment) -> Architecture:
+    training = settings.training
+    module = initial_model(lambda: _architecture(spec, settings, task), training.seed).to(settings.device)
+    cast = torch.bfloat16 if settings.autocast == "bfloat16" else None
+    setup = Setup(method, training, network(module, autocast=cast), task, rounds=settings.rounds.rounds)
+    return Architecture(spec, setup, method.init_client_state(initial_client(module), training))
+
+
+def _architecture(spec: ModelSpec, settings: Experiment, task: Task) -> nn.Module:
+    module = models.build(spec.name, classes=settings.training.classes, **spec.options)
+    if settings.init is not None:
+        initialize(module, settings.init)
+    return with_decoder(module, task.decoder)
+
+
+def for_data(
+    choices: Sequence[Architecture], moments: Moments | None, channels: ChannelScale | None
+) -> tuple[Architecture, ...]:
+    """Have the networks normalize images that are kept as bytes, and know by what all windows were normalized."""
+    return tuple(choice._replace(setup=replace(choice.setup, moments=moments, channels=channels)) for choice in choices)
+
+
+def assign_networks(names: Collection[str], choices: Sequence[Architecture]) -> dict[str, Architecture]:
+    """Give client i, in the order of the ids, network i mod m."""
+    return {name: choices[i % len(choices)] for i, name in enumerate(sorted(names))}
 
 
 def chosen_networks(
@@ -100,10 +151,10 @@ def _unfit(name: str, spec: InputSpec, task: str) -> SettingsError:
 
 
 def _skeleton(spec: ModelSpec, classes: int) -> models.Model:
-    return _built(spec.name, json.dumps(spec.options, sort_keys=True), classes)
+    return _initial_network(spec.name, json.dumps(spec.options, sort_keys=True), classes)
 
 
 @lru_cache(maxsize=32)
-def _built(name: str, options: str, classes: int) -> models.Model:
+def _initial_network(name: str, options: str, classes: int) -> models.Model:
     with torch.device("meta"):  # no weights are drawn
         return models.build(name, classes=classes, **json.loads(options))

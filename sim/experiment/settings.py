@@ -16,7 +16,6 @@ from pydantic.fields import FieldInfo
 
 from federation.plan import ModelSpec, Plan
 from gaitway.tasks import DEFAULT_TASK
-from sim.experiment.holdout import Holdout
 from sim.experiment.initialization import Initialization
 from sim.experiment.options import (
     DATA,
@@ -30,6 +29,7 @@ from sim.experiment.options import (
     ClientsBy,
     ClientStoreKind,
     EngineKind,
+    Holdout,
     NumberFormat,
     Option,
     UplinkPrecision,

@@ -7,8 +7,7 @@ from typing import Any
 
 from gaitway.errors import did_you_mean
 from sim.errors import SettingsError
-from sim.presets.families import read_presets
-from sim.presets.preset import Options, Preset, merge_options
+from sim.presets.preset import Options, Preset, merge_options, read_presets
 
 __all__ = ["PRESETS", "Preset", "preset_named", "with_defaults"]
 

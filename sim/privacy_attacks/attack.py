@@ -19,8 +19,7 @@ from sim.privacy_attacks.class_means import read_means
 from sim.privacy_attacks.inversion import invert
 from sim.privacy_attacks.label_recovery import from_updates
 from sim.privacy_attacks.membership import infer_membership
-from sim.privacy_attacks.observation import Setting, settings_of
-from sim.privacy_attacks.outcome import AttackResult
+from sim.privacy_attacks.observation import AttackResult, Setting, settings_of
 
 Attack = Callable[[AttackedRound, Sequence[Setting], "AttackOptions", Progress], AttackResult]
 

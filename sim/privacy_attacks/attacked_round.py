@@ -1,9 +1,13 @@
-"""A round of a run as the server gets it: what each device would send, and the model that all of them began with."""
+"""A round of a run as the server gets it: what each device would send, and the model that all of them began with.
+
+What an attacker has beside what it sees: the windows of half of the devices, and the federation's average.
+Devices that work for the server, half of all, lend it their windows; each half is attacked with the other's.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,17 +21,18 @@ from torch import Tensor
 from federation.plan import SecureSettings
 from federation.privacy.discrete_gaussian import noisy_clients
 from federation.records import Batch, Client, Examples, Output, SumKind, Tensors, Tree, Update
-from federation.records.tree import flatten
+from federation.records.head import is_head
+from federation.records.tree import flatten, select
 from federation.secure_sums.summation import SumLayout, decoded, encoded, layout_of
 from federation.seeds import generator
 from federation.training.local_round import Setup
 from gaitway.tasks import TargetKind
-from sim.data.federated_data import FederatedData
-from sim.engines.job import ClientJob, Engine
+from sim.data.federated_data import FederatedData, joined
+from sim.engines.serial import ClientJob, Engine
 from sim.errors import AnalysisError
 from sim.experiment.settings import Experiment
-from sim.privacy_attacks.observation import Disguise, Seen, Setting, Vector, observe
-from sim.results.writing import CHECKPOINT
+from sim.privacy_attacks.observation import AttackOutcome, Disguise, Seen, Setting, Vector, observe
+from sim.results.run_directory import CHECKPOINT
 from sim.rounds import checkpoint
 from sim.run import build_simulation, resolve
 
@@ -227,3 +232,52 @@ def attacked_round(
     )
     trained = made.train({name: data.clients[name].train for name in chosen}, progress)
     return replace(made, vectors=trained)
+
+
+Shares = NDArray[np.float64]
+"""Which share of a device's examples is of each class (C,)."""
+
+AUXILIARY = 120
+"""Of the attacker's own windows so many are looked at."""
+SCORE = "the share of a device's windows whose class is counted right: Σ_c min(guessed share, true share)"
+CHANCE = "the mean of all devices' shares, guessed of every device"
+
+
+def overlap(guessed: Shares, true: Shares) -> float:
+    """Return Σ_c min(ŝ_c, s_c): 1 less the total variation."""
+    return float(np.minimum(guessed, true).sum())
+
+
+def halves(attacked: AttackedRound) -> list[tuple[list[str], list[str]]]:
+    """Return (attacked devices, devices that work for the server) twice, each half in turn."""
+    names = attacked.devices
+    order = [names[at] for at in generator(attacked.seed, "halves of an attack").permutation(len(names))]
+    middle = len(order) // 2
+    parts = sorted(order[:middle]), sorted(order[middle:])
+    return [(parts[0], parts[1]), (parts[1], parts[0])]
+
+
+def auxiliary(attacked: AttackedRound, names: Sequence[str], count: int = AUXILIARY) -> Examples:
+    """Return some of these devices' training windows, drawn at random."""
+    pool = joined([attacked.data.clients[name].train for name in names])
+    rows = generator(attacked.seed, "windows of the attacker", *names).permutation(len(pool.y))[:count]
+    return Examples(pool.x[rows], pool.y[rows])
+
+
+def as_shares(counts: Shares, average: Shares) -> Shares:
+    """Return counts (C,) as shares; without a count above 0 the average."""
+    positive = np.maximum(counts, 0.0)
+    return positive / positive.sum() if positive.sum() > 0 else average
+
+
+def judged(guessed: Mapping[str, Shares], true: Mapping[str, Shares]) -> AttackOutcome:
+    """Hold guessed shares of devices against the true ones."""
+    average: Shares = np.mean(list(true.values()), axis=0)
+    scores = {name: overlap(guessed[name], shares) for name, shares in true.items()}
+    return AttackOutcome(scores, {name: overlap(average, shares) for name, shares in true.items()})
+
+
+def last_layer(params: Tensors) -> Tensors:
+    """Return weight (C, h) and bias (C,) of the last layer, as far as they are there."""
+    head = select(params, is_head)
+    return dict(list(head.items())[-2:])

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from sim.errors import AnalysisError
 from sim.privacy_attacks.attacked_round import AttackedRound, Sent
-from sim.privacy_attacks.observation import Seen, Setting
-from sim.privacy_attacks.outcome import AttackOutcome, AttackResult
+from sim.privacy_attacks.observation import AttackOutcome, AttackResult, Seen, Setting
 
 SCORE = "how much of what sets the device's mean features apart from the federation's is known: 1 is all, exactly"
 CHANCE = "the federation's average of each class: 0 by this measure"

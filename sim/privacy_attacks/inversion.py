@@ -22,9 +22,8 @@ from torch.func import grad
 
 from federation.records import Examples, Tensors
 from federation.seeds import generator
-from sim.privacy_attacks.attacked_round import AttackedRound, Progress
-from sim.privacy_attacks.attacker import auxiliary, halves
-from sim.privacy_attacks.gradients import (
+from sim.privacy_attacks.attacked_round import AttackedRound, Progress, auxiliary, halves
+from sim.privacy_attacks.batch_labels import (
     batch_of,
     flat,
     gradient_at,
@@ -34,8 +33,7 @@ from sim.privacy_attacks.gradients import (
     unflat,
     whole,
 )
-from sim.privacy_attacks.observation import Setting
-from sim.privacy_attacks.outcome import AttackOutcome, AttackResult
+from sim.privacy_attacks.observation import AttackOutcome, AttackResult, Setting
 
 TARGETS = 6
 """Devices whose window is made anew."""

@@ -25,10 +25,20 @@ from federation.records import Examples
 from federation.seeds import generator
 from sim.data.federated_data import joined
 from sim.errors import AnalysisError
-from sim.privacy_attacks.attacked_round import AttackedRound, Progress, Sent, shares_of
-from sim.privacy_attacks.attacker import CHANCE, SCORE, Shares, as_shares, auxiliary, halves, judged
-from sim.privacy_attacks.observation import Seen, Setting, Vector
-from sim.privacy_attacks.outcome import AttackResult
+from sim.privacy_attacks.attacked_round import (
+    CHANCE,
+    SCORE,
+    AttackedRound,
+    Progress,
+    Sent,
+    Shares,
+    as_shares,
+    auxiliary,
+    halves,
+    judged,
+    shares_of,
+)
+from sim.privacy_attacks.observation import AttackResult, Seen, Setting, Vector
 
 Reader = Callable[[NDArray[np.float64]], Shares]
 """read(signs (k,) less those in the middle) -> shares (C,) less the average."""

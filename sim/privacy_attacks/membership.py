@@ -24,8 +24,7 @@ from federation.seeds import generator
 from sim.data.federated_data import joined
 from sim.errors import AnalysisError
 from sim.privacy_attacks.attacked_round import AttackedRound, Sent
-from sim.privacy_attacks.observation import Seen, Setting
-from sim.privacy_attacks.outcome import AttackOutcome, AttackResult, auc
+from sim.privacy_attacks.observation import AttackOutcome, AttackResult, Seen, Setting, auc
 
 WINDOWS = 24
 """Of a device's training windows and of its test windows so many are judged."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from gaitway.files import write_file
 from sim.privacy_attacks import AttackResults
 from sim.privacy_attacks.inversion import Example
-from sim.privacy_attacks.outcome import AttackOutcome, AttackResult, Estimate
+from sim.privacy_attacks.observation import AttackOutcome, AttackResult, Estimate
 from sim.reports.figures.style import BLUE, VERMILLION, clean, new_figure, new_panels
 from sim.reports.page import CaptionedFigure, ReportPage, ReportSection, html
 from sim.reports.table import Cell, ReportTable, table_of

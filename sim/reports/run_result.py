@@ -1,4 +1,4 @@
-"""What `sim.simulate` returns: a finished run's summary, with its tables and its report at hand."""
+"""The command line that repeats a run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from sim.reports.report import render, write_report
-from sim.reports.run_tables import selected_table
+from sim.reports.report import render, selected_table, write_report
 from sim.results.run_directory import RunDirectory
 from sim.scores.records import Plain, Spread
 

@@ -15,7 +15,7 @@ from models.checkpoint import CheckpointInfo, save_checkpoint
 from models.mae import encoder_state, is_autoencoder_state
 from sim.data.federated_data import FederatedData
 from sim.data.sources import get_source
-from sim.experiment.architectures import Architecture
+from sim.experiment.networks import Architecture
 from sim.experiment.settings import Experiment
 from sim.results.run_directory import model_file, round_model_file
 from sim.rounds.simulation import Simulation

@@ -30,8 +30,7 @@ from models.har_features import HarFeatures
 from sim.data.federated_data import joined
 from sim.errors import SettingsError
 from sim.rounds.simulation import Simulation
-from sim.scores.best_round import Chosen
-from sim.scores.evaluation import plain, spread, total
+from sim.scores.evaluation import Chosen, plain, spread, total
 
 TREES, MAX_EXAMPLES, LAMBDA = 200, 12_000, 1e-2
 BATCH = 512

@@ -19,7 +19,7 @@ from federation.errors import WireError
 from federation.records import Client, Tree
 from federation.records.tree import map_tree
 from gaitway.files import written_whole
-from sim.engines.client_store.lazy import LazyMapping
+from sim.engines.client_store import LazyMapping
 from sim.errors import RunDirectoryError
 
 HEAD = struct.Struct("<8sQ32s")

@@ -19,17 +19,16 @@ from federation.records import Broadcast, Client
 from federation.rounds.serving import SHARED_HEAD, head_without_labels
 from federation.tasks.task import Statistics, Task
 from federation.training.prediction import answer
-from models.orientation import gravity_columns, mean_gravity
+from models.har_features import gravity_columns, mean_gravity
 from sim.data.federated_data import ClientData
-from sim.data.few_labels import few_shot
-from sim.data.holdout import OTHERWISE_SHOTS, SHOTS
 from sim.data.other_phones import can_be_changed, raw_windows, ways_to_carry, with_phone, worse_sensors
+from sim.data.selection import OTHERWISE_SHOTS, SHOTS, few_shot
 from sim.engines import ClientJob
-from sim.experiment.architectures import Architecture, assign_networks
-from sim.experiment.holdout import Holdout
+from sim.experiment.networks import Architecture, assign_networks
+from sim.experiment.options import Holdout
 from sim.rounds.baselines import Baseline
 from sim.rounds.simulation import Simulation
-from sim.scores.adaptation import adapt_head
+from sim.scores.diagnostics import adapt_head
 from sim.scores.evaluation import ClientModel, plain, spread, total
 
 AS_RECORDED = "as_recorded"

@@ -26,22 +26,38 @@ from federation.rounds.progress import Progress, is_to_suspend, refused_updates
 from federation.rounds.server_round import InMemoryRound, Round, RoundPhase, resting_rounds
 from federation.tasks.task import Statistics, Task
 from federation.training.local_round import LocalRound, Setup
-from sim.attacks.clients import Attack
+from sim.attacks import Attack
 from sim.data.federated_data import FederatedData
 from sim.engines import ClientJob, Engine
-from sim.engines.client_store import Clients, ClientStore, MemoryStore, Result, StoredClient, shared
-from sim.engines.client_store.lazy import LazyMapping, LazySequence
+from sim.engines.client_store import (
+    Clients,
+    ClientStore,
+    LazyMapping,
+    LazySequence,
+    MemoryStore,
+    Result,
+    StoredClient,
+    shared,
+)
 from sim.engines.fork_map import batched
 from sim.errors import RunDirectoryError
-from sim.experiment.architectures import Architecture, assign_networks
+from sim.experiment.networks import Architecture, assign_networks
 from sim.rounds.checkpoint import Checkpoint
-from sim.rounds.cohort import RoundCohort, draw_cohort
-from sim.rounds.collection import CollectedRound, RoundServer
+from sim.rounds.collection import CollectedRound, RoundCohort, RoundServer, Uplink, count_numbers, draw_cohort
 from sim.rounds.secure_rounds import SecureRounds
-from sim.rounds.uplink import Uplink, count_numbers
-from sim.scores.best_round import UNEVALUATED, BestRound, Chosen
 from sim.scores.diagnostics import Movement, local_movement, with_local_movement
-from sim.scores.evaluation import ClientModel, Evaluator, is_scored, plain, spread, subsample, total
+from sim.scores.evaluation import (
+    UNEVALUATED,
+    BestRound,
+    Chosen,
+    ClientModel,
+    Evaluator,
+    is_scored,
+    plain,
+    spread,
+    subsample,
+    total,
+)
 
 
 @dataclass

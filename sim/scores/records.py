@@ -134,7 +134,7 @@ class RoundAnalyses(Record):
 
 
 class RoundRecord(Scored):
-    """One line of `rounds.jsonl`; `bytes_*` and `numbers_up` (`sim.rounds.uplink`) are means over clients."""
+    """One line of `rounds.jsonl`; `bytes_*` and `numbers_up` (`sim.rounds.collection`) are means over clients."""
 
     round: int
     cohort: tuple[str, ...]
@@ -170,7 +170,7 @@ class NewClients(Record):
     clients' own models, in methods without a server model. `turned` has the scores of phones that are carried
     otherwise or measure worse, by the way and by k; `heads` those of each head that a device could take, and `far`
     the share of clients that take the one without axes as they join. `unlabelled` is after adaptation to windows
-    without labels (`sim.scores.adaptation`), where the network's head allows it; `own_windows`, by the way, is what a
+    without labels (`sim.scores.diagnostics`), where the network's head allows it; `own_windows`, by the way, is what a
     device serves with once it has collected the training windows of a client, without labels, in a method that
     adapts by itself (`SumMethod.adapted_model`), and `adapted` the share of clients that do.
     """

@@ -17,7 +17,7 @@ import numpy as np
 
 from federation.methods import METHODS
 from sim.data.federated_data import FederatedData
-from sim.data.scaling import scaled
+from sim.data.selection import scaled
 from sim.experiment.settings import Experiment
 from tests.learning.federations import SMALL_ALP, SMALL_HART, loaded, scores, settings_of
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from federation.records import Examples
 from sim.data.federated_data import FederatedData
-from sim.data.scaling import scaled
+from sim.data.selection import scaled
 from tests.learning import witness
 from tests.learning.federations import SMALLEST_HART, loaded, scores, settings_of
 

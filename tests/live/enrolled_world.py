@@ -29,7 +29,8 @@ from edge_agent.supervisor.status import describe_device
 from edge_agent.supervisor.supervisor import Supervisor
 from edge_agent.transport.enrolment import Applicant, enrol
 from tests.edge_agent.factories import DEVICE, make_config, make_plan
-from tests.live.real_parts import Mosquitto, free_port
+from tests.live.real_parts import Mosquitto
+from tests.ports import free_port
 
 FEDERATION = "f"
 
@@ -100,9 +101,8 @@ class World:
         with self.runtime.database.write() as session:
             row = service.get_federation(session, FEDERATION)
             key = self.runtime.identity.public_key
-            _, token = enrolment_tokens.make(
-                session, row, device=device, auto_approve=True, lifetime_s=60.0, server_key=key
-            )
+            new = enrolment_tokens.NewToken(device=device, auto_approve=True, lifetime_s=60)
+            _, token = enrolment_tokens.make(session, row, new, key)
         config = self.config(folder, device)
         enrol(Applicant.of(config), token)
         return config

@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -39,7 +40,8 @@ from tests.aggregator_api.bench import wait_for
 from tests.edge_agent.factories import DEVICE, make_config, make_plan
 from tests.live.enrolled_world import agent, until
 from tests.live.fleet import Program
-from tests.live.real_parts import Mosquitto, bearer, free_port, mosquitto, wait_for_port
+from tests.live.real_parts import Mosquitto, bearer, mosquitto, wait_for_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.ci, pytest.mark.service]
 
@@ -404,7 +406,9 @@ def test_a_stranger_does_not_end_the_session_of_a_device(either: AnyBroker, clea
         assert not device.gone.is_set()
 
 
-def test_a_device_that_enrols_uses_the_embedded_broker_and_comes_back_after_a_restart(tmp_path: Path) -> None:
+def test_a_device_comes_back_after_the_embedded_broker_and_is_out_once_a_command_revokes_it(
+    tmp_path: Path,
+) -> None:
     mqtt, port, data = free_port(), free_port(), tmp_path / "data"
     serve = ["serve", "--embedded-broker", "--broker-port", str(mqtt), "--port", str(port), "--data-dir", str(data)]
     command = ["env", "GAITWAY_ADMISSION=enrolled", sys.executable, "-m", "aggregator_api", *serve]
@@ -441,5 +445,12 @@ def test_a_device_that_enrols_uses_the_embedded_broker_and_comes_back_after_a_re
             until(lambda: not device.connected)
             server.start()
             until(lambda: device.connected, server.said())
+            revoke = [sys.executable, "-m", "aggregator_api", "devices", "revoke", "--federation", "demo", DEVICE]
+            subprocess.run([*revoke, "--data-dir", str(data)], check=True, capture_output=True)
+            revoked_at = time.monotonic()
+            until(lambda: not device.connected, server.said())
+            assert time.monotonic() - revoked_at < PATIENCE_S
+            time.sleep(2.0)  # it tries to come back, and to claim a new account
+            assert not device.connected
     finally:
         server.stop()

@@ -28,7 +28,8 @@ from edge_agent.transport.trust import Trust, newest_of
 from federation.protocol.messages import DeviceStatus
 from tests.edge_agent.factories import DEVICE, OPTIONS, make_plan
 from tests.live.fleet import PATIENCE_S, Program
-from tests.live.real_parts import Given, Mosquitto, free_port, mosquitto
+from tests.live.real_parts import Given, Mosquitto, mosquitto
+from tests.ports import free_port
 
 pytestmark = pytest.mark.service
 

@@ -29,7 +29,8 @@ from federation.protocol.signing import Kind, wrap
 from tests.edge_agent.factories import DEVICE, announcement, invitation, make_config, pointer
 from tests.edge_agent.storage.test_state_store import make_job
 from tests.live.fleet import Program, mosquitto_of
-from tests.live.real_parts import free_port, wait_for_port
+from tests.live.real_parts import wait_for_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.ci, pytest.mark.service]
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from models import Model, OptionError, build
-from models.image.deeplab import DeepLabV3Plus
-from models.image.segmentation import SegmenterSmall
+from models.image.segmentation import DeepLabV3Plus, SegmenterSmall
 from models.registry import MODELS
 
 CHOSEN: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from models import CheckpointError, Model, build
-from models.layers.normalization import FrozenBatchNorm
-from models.pretrained import load_pretrained, read_weights
+from models.checkpoint import load_pretrained, read_weights
+from models.layers.channels_last import FrozenBatchNorm
 
 State = dict[str, Tensor]
 STAGES = ((1, 16, 1), (2, 32, 2), (3, 64, 2), (4, 128, 2))
@@ -171,7 +171,7 @@ def test_files_that_are_more_or_less_than_tensors_are_refused(
         archive.writestr("readme", "no weights")
     with pytest.raises(CheckpointError, match="not a torch file"):
         load_pretrained(network(), path)
-    monkeypatch.setattr("models.pretrained.MAX_BYTES", 5)
+    monkeypatch.setattr("models.checkpoint.MAX_BYTES", 5)
     with pytest.raises(CheckpointError, match="unpacked; expected at most 5"):
         load_pretrained(network(), path)
     assert capsys.readouterr().out == ""

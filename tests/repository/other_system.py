@@ -40,7 +40,7 @@ OTHERS = [
     "safetensors.torch",
     "zstandard",
 ]
-NOT_INSTALLED_BY_DEV = {"sim.results.tracking.mlflow"}
+NOT_INSTALLED_BY_DEV = {"sim.results.mlflow"}
 UNIX_MODULES = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "readline", "curses"}
 UNIX_NAMES = {
     os: "sched_getaffinity fork register_at_fork getuid geteuid getgid mkfifo sysconf getloadavg posix_fadvise fchmod "

@@ -14,26 +14,20 @@ TRAINER = ("federation.training.local_round", "federation.training.client_round"
 
 EVERYWHERE = (
     "gaitway.errors",
-    "gaitway.extras",
-    "gaitway.exit_codes",
+    "gaitway.own_packages",
     "gaitway.files",
     "gaitway.input_spec",
     "gaitway.interrupts",
     "gaitway.images",
-    "gaitway.label_text",
-    "gaitway.logs",
-    "gaitway.own_packages",
     "gaitway.plain_text",
+    "gaitway.logs",
     "gaitway.plugins",
-    "gaitway.private_files",
-    "gaitway.progress",
+    "gaitway.terminal",
     "gaitway.python310",
     "gaitway.secret_fields",
     "gaitway.strict_numbers",
     "gaitway.tasks",
-    "gaitway.terminal",
     "gaitway.threads",
-    "gaitway.toml_text",
     "gaitway.window_cache",
 )
 """For every package: the root of errors, the atomic write, what a network takes, images, text and numbers from
@@ -265,7 +259,7 @@ INSIDE = {
         "results": ("data", "errors", "experiment", "rounds", "scores"),
         "sweep": ("data", "engines", "errors", "experiment", "presets.exhibits", "results", "run", "scores"),
         "privacy_attacks": (
-            *("data", "engines", "errors", "experiment", "results.writing", "rounds.checkpoint", "run"),
+            *("data", "engines", "errors", "experiment", "results.run_directory", "rounds.checkpoint", "run"),
         ),
         "reports": (
             *("data", "errors", "experiment", "privacy_attacks", "results", "rounds.analyses", "run", "scores"),
@@ -289,8 +283,7 @@ VALIDATES = "pydantic validates what comes from outside"
 ARRAYS = "arrays for scores, plots and windows"
 ALSO_OUTSIDE = {
     "gaitway.tasks": {"numpy": ARRAYS},
-    "gaitway.terminal": {"rich": "tables and colours"},
-    "gaitway.progress": {"rich": "progress bars"},
+    "gaitway.terminal": {"rich": "tables, colours and progress bars"},
     "gaitway.completion": {"typer": "what shells ask is answered by typer"},
     "gaitway.images": {"numpy": ARRAYS, "PIL": "JPEG and PNG files"},
     "federation": {"pydantic": VALIDATES, "zstandard": "the wire offers zstd"},
@@ -308,7 +301,7 @@ ALSO_OUTSIDE = {
     "edge_agent.transport.enrolment": {"cryptography": "the device's signatures"},
     "edge_agent.transport.trust": {"cryptography": "the server's signatures"},
     "edge_agent.supervisor.conditions.readings": {"psutil": "load, memory and processes"},
-    "sim.engines.client_store.choice": {"psutil": "the memory that is free, on any system"},
+    "sim.engines.client_store": {"psutil": "the memory that is free, on any system"},
     "edge_agent.training.torch_runtime": {"torch": "the training process with torch"},
     "edge_agent.training.limits": {"torch": "only the training process asks it for CUDA"},
     "edge_agent.storage.shared_sums": {"safetensors": "the sums of a broadcast, without torch"},
@@ -324,11 +317,11 @@ ALSO_OUTSIDE = {
     "aggregator_api.transport.mqtt.mosquitto": {"cryptography": "the authority's and the broker's certificates"},
     "aggregator_api.transport.mqtt.embedded_broker": {"amqtt": "the embedded broker of the demo and the tests"},
     "aggregator_api.operations.metrics": {"prometheus_client": "figures in Prometheus's format"},
-    "aggregator_api.http.api.routes.health": {"prometheus_client": "the format's media type"},
+    "aggregator_api.http.api.routes.operations": {"prometheus_client": "the format's media type"},
     "aggregator_api.operations.counts": {"prometheus_client": "histograms"},
     "aggregator_api.storage.db.database": {"psycopg": "how text is written for PostgreSQL, where that is the database"},
     "aggregator_api.rounds.updates.contract": {"torch": "dtypes and shapes of what an update must hold"},
-    "aggregator_api.http.api.federation_comparison": {"scipy": "quantiles of Student's t"},
+    "aggregator_api.http.queries.comparisons": {"scipy": "quantiles of Student's t"},
     "aggregator_api.rounds.aggregation": {"numpy": "the generator of secret noise"},
     "aggregator_api.rounds.updates.anomaly": {"torch": "counts that an update holds as tensors"},
     "aggregator_api.cli.devices": {"typer": "the commands `devices`"},
@@ -353,16 +346,16 @@ ALSO_OUTSIDE = {
     "aggregator_api.auth.signing": {"cryptography": "ed25519"},
     "aggregator_api.federations.initial_state": {"torch": "the initial model"},
     "aggregator_api.federations.checkpoints": {"torch": "the weights that it starts from"},
-    "aggregator_api.storage.continuous_sums": {"torch": "sums are tensors", "numpy": "a secure sum is whole numbers"},
+    "aggregator_api.storage.findings": {"torch": "sums are tensors", "numpy": "a secure sum is whole numbers"},
     "aggregator_api.runtime": {"torch": "threads of the aggregation"},
     "aggregator_api.rounds.aggregation_worker": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},
     "sim.rounds.secure_rounds": {"cryptography": "identities of the simulated devices"},
     "sim.rounds.baselines": {"sklearn": "random forests and ridge regression"},
-    "sim.reports.analysis.tsne": {"sklearn": "t-SNE of features and prototypes"},
+    "sim.reports.analysis.dots": {"sklearn": "t-SNE of features and prototypes"},
     "sim.data.images.image_files": {"PIL": "JPEG and PNG files of CelebA and of folders of images"},
     "sim.reports.run_result": {"pandas": "rounds and clients as a data frame"},
-    "sim.results.tracking.mlflow": {"mlflow": "the tracker, imported where it is asked for"},
+    "sim.results.mlflow": {"mlflow": "the tracker, imported where it is asked for"},
     "sim.reports.report": {"jinja2": "the HTML report"},
     "sim.data.other_phones": {"scipy": "a sensor at half the rate"},
     "sim.results.statistics": {"scipy": "paired tests, bootstrap intervals and ranks"},
@@ -387,9 +380,7 @@ ALSO_OURS = {
     "aggregator_api.transport.mqtt.mosquitto.dynamic_security": {
         "aggregator_api.devices.service": "what enrolment needs of a broker, done by this one"
     },
-    "aggregator_api.http.api.dependencies": {
-        "aggregator_api.runtime": "it hands the running server's parts to the routes"
-    },
+    "aggregator_api.http.dependencies": {"aggregator_api.runtime": "it hands the running server's parts to the routes"},
     "aggregator_api.maintenance.revocations": {
         "aggregator_api.devices.service": "a device is revoked after a restore as it was before",
         "aggregator_api.devices.contributions": "and what it withdrew is taken out again",
@@ -430,7 +421,7 @@ def test_the_source_keeps_to_the_table() -> None:
 
 def test_parts_of_the_server_know_their_collaborators_and_not_the_whole() -> None:
     importers = {entry.module for entry in all_imports() if _below(entry.target, ["aggregator_api.runtime"])}
-    assert importers == {"aggregator_api.http.app", "aggregator_api.http.api.dependencies"}
+    assert importers == {"aggregator_api.http.app", "aggregator_api.http.dependencies"}
 
 
 def test_a_simulation_runs_without_its_reports() -> None:
@@ -467,16 +458,16 @@ def test_every_package_was_read(name: str) -> None:
         ("aggregator_api.federations.service", "from federation.training import local_round"),
         ("aggregator_api.federations.service", "from federation.training.client_round import train_one"),
         ("aggregator_api.federations.service", "import har_pipeline.streaming.windows"),
-        ("aggregator_api.http.api.queries", "from aggregator_api.transport.mqtt.client import MqttDriver"),
+        ("aggregator_api.http.queries.listings", "from aggregator_api.transport.mqtt.client import MqttDriver"),
         ("aggregator_api.rounds.coordinator", "from aggregator_api.http.api import queries"),
         ("aggregator_api.federations.service", "from aggregator_api.runtime import Runtime"),
         ("aggregator_api.http.api.routes.models", "from aggregator_api.runtime import Runtime"),
-        ("aggregator_api.federations.service", "from aggregator_api.http.api.schemas.resources import Page"),
+        ("aggregator_api.federations.service", "from aggregator_api.http.queries.resources import Page"),
         ("aggregator_api.storage.db.models", "from aggregator_api.rounds import coordinator"),
         ("aggregator_api.devices.service", "from aggregator_api import app"),
         ("sim.engine", "from fastapi import FastAPI"),
         ("sim.engines.serial", "from sim.rounds.simulation import Simulation"),
-        ("sim.data.holdout", "from sim.reports.report import write_report"),
+        ("sim.data.selection", "from sim.reports.report import write_report"),
         ("federation.training.local_round", "from federation.methods import METHODS"),
         ("federation.protocol.messages", "import torch"),
         ("har_pipeline.streaming.windows", "from har_pipeline.readers import READERS"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sim.attacks.clients import Attack
+from sim.attacks import Attack
 from sim.data.federated_data import FederatedData
 from sim.errors import SettingsError
 from sim.presets.preset import UNSCREENED

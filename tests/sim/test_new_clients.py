@@ -13,8 +13,7 @@ from federation.records import Examples
 from federation.tasks.classification import Classification
 from federation.training.client_round import train_one
 from sim.data.federated_data import ClientData, FederatedData
-from sim.data.few_labels import few_shot
-from sim.data.holdout import CARRIED, OTHERWISE
+from sim.data.selection import CARRIED, OTHERWISE, few_shot
 from sim.rounds.new_clients import score_new_clients
 from sim.run import build_simulation, load_data, resolve, run
 from sim.scores.evaluation import ClientModel, spread

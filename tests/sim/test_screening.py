@@ -10,7 +10,7 @@ import torch
 
 from federation.records import Update
 from federation.records.tree import map_tree
-from sim.attacks.clients import CLAIMED, Attack
+from sim.attacks import CLAIMED, Attack
 from sim.data.federated_data import FederatedData
 from sim.experiment.options import AttackKind
 from sim.presets import PRESETS

@@ -10,7 +10,7 @@ import torch
 from federation.privacy.accounting import epsilon_of_discrete
 from federation.records.tree import flatten
 from gaitway.errors import GaitwayError
-from sim.attacks.clients import Attack
+from sim.attacks import Attack
 from sim.data.federated_data import FederatedData
 from sim.rounds import checkpoint
 from sim.rounds.simulation import Simulation

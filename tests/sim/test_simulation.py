@@ -28,7 +28,7 @@ from sim.engines import Stacked
 from sim.errors import RunDirectoryError, SettingsError
 from sim.presets.preset import UNSCREENED
 from sim.rounds import checkpoint
-from sim.rounds.cohort import steps_done, stragglers
+from sim.rounds.collection import steps_done, stragglers
 from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data, resolve, run
 from sim.scores.evaluation import ClientModel, spread, total
@@ -240,7 +240,7 @@ def test_clients_are_sampled_by_their_examples(data: FederatedData) -> None:
 
 
 def simulation_cohort(simulation: Simulation, number: int) -> tuple[str, ...]:
-    from sim.rounds.cohort import draw_cohort
+    from sim.rounds.collection import draw_cohort
 
     return draw_cohort(simulation.setup, simulation.rounds, 0.0, simulation.data.train_sizes, number).clients
 

@@ -11,8 +11,7 @@ from federation.aggregation import ridge
 from federation.aggregation.ridge import implausibility
 from federation.records import Update
 from federation.tasks.task import LabelledFeatures
-from sim.attacks.clients import Attack
-from sim.attacks.sums import REPEATED
+from sim.attacks import REPEATED, Attack
 from sim.data.federated_data import FederatedData
 from sim.experiment.options import AttackKind
 from sim.presets.preset import UNSCREENED

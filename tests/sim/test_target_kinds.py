@@ -21,10 +21,9 @@ from federation.records import Examples
 from federation.tasks.classification import Classification
 from har_pipeline import ChannelStatistics
 from sim.data.federated_data import ClientData, FederatedData, PartitionClasses, joined
-from sim.data.few_labels import drawn_rows, few_shot, with_few_labels
 from sim.data.partitions import partition_from_json
 from sim.data.repartition import repartition
-from sim.data.scaling import scaled
+from sim.data.selection import drawn_rows, few_shot, scaled, with_few_labels
 from sim.scores.evaluation import subsample
 
 SIM = Path(__file__).resolve().parents[2] / "sim"

@@ -26,10 +26,9 @@ from sim.cli.app import app
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines import Engine, Processes, Serial, Stacked
 from sim.engines.client_store import Clients
-from sim.experiment.architectures import Architecture
+from sim.experiment.networks import Architecture
 from sim.rounds.simulation import Simulation
-from sim.scores.best_round import BestRound
-from sim.scores.evaluation import Evaluator
+from sim.scores.evaluation import BestRound, Evaluator
 from tests.federation.tiny_networks import WIDTH, TinySegmenter
 from tests.sim.small_runs import DATA, needs_fork
 

@@ -22,8 +22,8 @@ from sim.data.federated_data import ClientData, FederatedData
 from sim.engines.client_store import DiskStore
 from sim.errors import RunDirectoryError, SettingsError
 from sim.rounds import checkpoint
+from sim.rounds.collection import count_numbers
 from sim.rounds.simulation import Simulation
-from sim.rounds.uplink import count_numbers
 from sim.run import build_simulation, load_data, resolve, run
 from tests.sim.small_runs import first, settings_for
 

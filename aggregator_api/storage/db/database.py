@@ -28,8 +28,8 @@ from aggregator_api.storage import disk
 from aggregator_api.storage.db import audit, ledger
 from aggregator_api.storage.db.ledger import Ledger
 from aggregator_api.storage.disk import require_folder
-from gaitway.extras import install_command
-from gaitway.private_files import private_file
+from gaitway.files import private_file
+from gaitway.own_packages import install_command
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 

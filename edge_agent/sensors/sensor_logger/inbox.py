@@ -30,7 +30,7 @@ from edge_agent.sensors.sensor_logger.message import CALIBRATE, SampleBatch, par
 from edge_agent.storage.broker_address import require_place
 from edge_agent.storage.credentials import Login, login, read_credentials
 from gaitway.secret_fields import revealed
-from har_pipeline.apps.vocabulary import ActivityWords
+from har_pipeline.apps.export import ActivityWords
 
 MAX_QUEUED = 16
 """Messages that wait for the collecting thread; as arrays at most 640 kB each."""

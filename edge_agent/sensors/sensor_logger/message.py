@@ -21,8 +21,8 @@ from edge_agent.errors import MessageError
 from edge_agent.machine.events import PhoneConditions
 from gaitway.errors import first_problem
 from gaitway.strict_numbers import TypedNumbers
-from har_pipeline.gravity import AccelerationConvention, specific_force
 from har_pipeline.recording import STANDARD_GRAVITY
+from har_pipeline.units import AccelerationConvention, specific_force
 
 MAX_ENTRIES = 20_000
 """In one message: all motion sensors at 400 Hz for twelve seconds."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from sim.data.images import camvid, celeba, cifar, digits, emnist, folders, leaf, mask_folder, voc
-from sim.data.images.labelled import LabelledImages
-from sim.data.images.reader import ImageReader
+from sim.data.images import camvid, celeba, cifar, digits, folders, leaf, mask_folder, voc
+from sim.data.images.reader import ImageReader, LabelledImages
 
 __all__ = ["IMAGE_SETS", "ImageReader", "LabelledImages"]
 
 IMAGE_SETS: dict[str, ImageReader] = {
     reader.name: reader
     for reader in (
-        *(*digits.READERS, emnist.READER, leaf.READER, *cifar.READERS, *folders.READERS, celeba.READER),
+        *(*digits.READERS, leaf.READER, *cifar.READERS, *folders.READERS, celeba.READER),
         *(camvid.READER, voc.READER, mask_folder.READER),
     )
 }

@@ -19,8 +19,7 @@ from gaitway.images import Bytes
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.image_files import VOID, classes_table
-from sim.data.images.labelled import LabelledImages, PartitionTargets
-from sim.data.images.pairs import (
+from sim.data.images.mask_folder import (
     FRAME,
     ImageMaskPair,
     distinctive,
@@ -31,7 +30,7 @@ from sim.data.images.pairs import (
     read_images,
     read_masks,
 )
-from sim.data.images.reader import Options, chosen
+from sim.data.images.reader import LabelledImages, Options, PartitionTargets, chosen
 
 LABELS = ("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist")
 VOID_LABEL = "void"

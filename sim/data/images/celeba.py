@@ -15,10 +15,8 @@ import numpy as np
 
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
-from sim.data.images.bounded_read import read_bounded
-from sim.data.images.image_files import read_image
-from sim.data.images.labelled import LabelledImages
-from sim.data.images.reader import COLOUR_TO_ONE, ImageReader, Options, positive, square
+from sim.data.images.image_files import read_bounded, read_image
+from sim.data.images.reader import COLOUR_TO_ONE, ImageReader, LabelledImages, Options, positive, square
 
 LABELS = ("not smiling", "smiling")
 ATTRIBUTE = "Smiling"

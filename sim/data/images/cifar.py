@@ -1,5 +1,6 @@
-"""CIFAR-10 and CIFAR-100: 60,000 colour images of 32 × 32, in the published binary version.
+"""The classes of CIFAR-10 and CIFAR-100 in the order of their numbers, as the published lists of names say.
 
+CIFAR-10 and CIFAR-100: 60,000 colour images of 32 × 32, in the published binary version.
 Krizhevsky, "Learning multiple layers of features from tiny images", 2009. A record is the label (CIFAR-100: the coarse
 one, then the fine one, which is the class here) and 3,072 bytes: red, green, blue, each by rows. The version for Python
 is pickled and is not read.
@@ -14,10 +15,35 @@ import numpy as np
 from federation.training.forward import Moments
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Member, Source
-from sim.data.images.bounded_read import read_bounded
-from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
-from sim.data.images.labelled import LabelledImages
-from sim.data.images.reader import CIFAR10, CIFAR100, ImageReader, Options
+from sim.data.images.image_files import read_bounded
+from sim.data.images.reader import CIFAR10, CIFAR100, ImageReader, LabelledImages, Options
+
+CIFAR10_LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+# fmt: off
+CIFAR100_LABELS = (
+    "apple", "aquarium_fish", "baby", "bear", "beaver",
+    "bed", "bee", "beetle", "bicycle", "bottle",
+    "bowl", "boy", "bridge", "bus", "butterfly",
+    "camel", "can", "castle", "caterpillar", "cattle",
+    "chair", "chimpanzee", "clock", "cloud", "cockroach",
+    "couch", "crab", "crocodile", "cup", "dinosaur",
+    "dolphin", "elephant", "flatfish", "forest", "fox",
+    "girl", "hamster", "house", "kangaroo", "keyboard",
+    "lamp", "lawn_mower", "leopard", "lion", "lizard",
+    "lobster", "man", "maple_tree", "motorcycle", "mountain",
+    "mouse", "mushroom", "oak_tree", "orange", "orchid",
+    "otter", "palm_tree", "pear", "pickup_truck", "pine_tree",
+    "plain", "plate", "poppy", "porcupine", "possum",
+    "rabbit", "raccoon", "ray", "road", "rocket",
+    "rose", "sea", "seal", "shark", "shrew",
+    "skunk", "skyscraper", "snail", "snake", "spider",
+    "squirrel", "streetcar", "sunflower", "sweet_pepper", "table",
+    "tank", "telephone", "television", "tiger", "tractor",
+    "train", "trout", "tulip", "turtle", "wardrobe",
+    "whale", "willow_tree", "wolf", "woman", "worm",
+)
+# fmt: on
+
 
 SHAPE = (3, 32, 32)
 PIXELS = 3072

@@ -10,10 +10,18 @@ from federation.training.forward import Moments
 from gaitway.errors import unknown_class
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
-from sim.data.images.cifar_labels import CIFAR10_LABELS, CIFAR100_LABELS
+from sim.data.images.cifar import CIFAR10_LABELS, CIFAR100_LABELS
 from sim.data.images.image_files import read_image
-from sim.data.images.labelled import LabelledImages
-from sim.data.images.reader import CIFAR10, CIFAR100, COLOUR_TO_ONE, ImageReader, Options, positive, square
+from sim.data.images.reader import (
+    CIFAR10,
+    CIFAR100,
+    COLOUR_TO_ONE,
+    ImageReader,
+    LabelledImages,
+    Options,
+    positive,
+    square,
+)
 from sim.errors import SettingsError
 
 MAX_SIDE = 1024

@@ -1,7 +1,10 @@
-"""Decoding JPEG and PNG files to bytes of one size, as `gaitway.images` opens them."""
+"""Image files: no more of them than a file may hold, decoded from JPEG and PNG to bytes of one size."""
 
 from __future__ import annotations
 
+import lzma
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
@@ -12,7 +15,37 @@ from PIL import Image
 from gaitway.images import MAX_BYTES, Bytes, Frame, ImageError, class_numbers, opened
 from gaitway.images import VOID as NO_CLASS
 from har_pipeline import SourceError
-from sim.data.images.bounded_read import read_bounded
+
+DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+
+
+def read_next(stream: IO[bytes], size: int, name: str) -> bytes:
+    """Read the next `size` bytes of a (decompressed) stream; raises SourceError if it is damaged or ends before."""
+    content = _read(stream, size, name)
+    if len(content) != size:
+        raise SourceError(f"{name} ends after {len(content):,} of {size:,} bytes; download it again")
+    return content
+
+
+def read_bounded(stream: IO[bytes], limit: int, name: str) -> bytes:
+    """Read a stream to its end; raises SourceError if it is damaged or goes beyond `limit` bytes."""
+    content = _read(stream, limit + 1, name)
+    if len(content) > limit:
+        raise SourceError(f"{name} holds more than {limit:,} bytes; that is no file of this data set")
+    return content
+
+
+def read_rest(stream: IO[bytes], size: int, name: str) -> bytes:
+    """Read a stream that must end after `size` bytes more; raises SourceError if it does not."""
+    return read_next(stream, size, name) + read_bounded(stream, 0, name)
+
+
+def _read(stream: IO[bytes], size: int, name: str) -> bytes:
+    try:
+        return stream.read(size)
+    except DAMAGED as error:
+        raise SourceError(f"{name} cannot be read: {error}; download it again") from error
+
 
 VOID = NO_CLASS
 """What a mask holds where a pixel has no class, and beside an image of another shape."""

@@ -17,9 +17,8 @@ import numpy as np
 
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Member, Source
-from sim.data.images.bounded_read import read_bounded
-from sim.data.images.labelled import LabelledImages
-from sim.data.images.reader import GREY_TO_ONE, ImageReader, Options
+from sim.data.images.image_files import read_bounded
+from sim.data.images.reader import GREY_TO_ONE, ImageReader, LabelledImages, Options
 
 LABELS = tuple(digits + ascii_uppercase + ascii_lowercase)
 SIDE = 28

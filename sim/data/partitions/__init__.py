@@ -11,13 +11,10 @@ from pydantic import TypeAdapter, ValidationError
 from federation.errors import unknown_name
 from gaitway.errors import first_problem
 from gaitway.plugins import EntryTable, PluginError, hint, named_subclass
-from sim.data.partitions.dirichlet import Dirichlet
-from sim.data.partitions.equal import Equal
-from sim.data.partitions.n_way import NWay
-from sim.data.partitions.natural import Natural
+from sim.data.partitions.natural import Equal, Natural
 from sim.data.partitions.partition import Counts, Partition, Pool, Share, class_counts, with_validation
-from sim.data.partitions.power_law import PowerLaw
-from sim.data.partitions.shards import Shards
+from sim.data.partitions.shards import NWay, Shards
+from sim.data.partitions.skewed import Dirichlet, PowerLaw
 from sim.errors import SettingsError
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The clients that the data come with: writers, persons, or the split in which the data were published."""
+"""Partitions that skew nothing: the clients that the data come with, or equal shares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from federation.seeds import generator
-from sim.data.partitions.partition import Indices, Partition, Pool, Share
+from sim.data.partitions.partition import Counts, Indices, LabelPartition, Partition, Pool, Share, Sizes, thinned
 from sim.errors import SettingsError
 
 
@@ -61,3 +61,25 @@ def _owned(pool: Pool) -> dict[str, Indices]:
     order = np.argsort(codes, kind="stable")
     edges = np.cumsum(np.bincount(codes, minlength=len(names)))[:-1]
     return dict(zip(names.tolist(), np.split(order, edges), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equal(LabelPartition):
+    """Deal each class around the table, going on where the class before stopped.
+
+    Any two clients differ by at most one example of a class, and by at most one in all. `examples` limits how many are
+    dealt (None: all), in the proportions of the classes.
+    """
+
+    kind: ClassVar[str] = "equal"
+    examples: int | None = None
+
+    def counts(self, sizes: Sizes, seed: int) -> Counts:
+        """Return (K, C); the seed decides only which examples a client gets, not how many."""
+        sizes = thinned(sizes, self.examples)
+        if sizes.sum() < self.clients:
+            raise SettingsError(f"equal: {sizes.sum()} examples cannot be dealt to {self.clients} clients")
+        cards = np.repeat(np.arange(len(sizes)), sizes)
+        seats = np.arange(len(cards)) % self.clients
+        table = np.bincount(seats * len(sizes) + cards, minlength=self.clients * len(sizes))
+        return table.reshape(self.clients, len(sizes))

@@ -27,7 +27,7 @@ from har_pipeline import ChannelStatistics
 from sim.data.federated_data import ClientData, FederatedData, PartitionClasses
 from sim.data.images import ImageReader, LabelledImages
 from sim.data.images.image_files import VOID
-from sim.data.images.labelled import PartitionTargets
+from sim.data.images.reader import PartitionTargets
 from sim.data.partitions import PARTITIONS, Natural, Share, partition_from_json, with_validation
 from sim.data.sources.source import Progress, check_target
 from sim.errors import SettingsError

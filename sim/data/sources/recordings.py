@@ -29,13 +29,13 @@ from har_pipeline import (
     prepare,
     split_client,
 )
-from har_pipeline.origin import Key
+from har_pipeline.recording import Key
 from har_pipeline.signals.checks import grouped as grouped_findings
 from har_pipeline.splits import Split
 from sim.data.federated_data import ClientData, FederatedData, PartitionClasses
-from sim.data.holdout import leave_out
 from sim.data.partitions import partition_from_json
 from sim.data.repartition import grouped, repartition
+from sim.data.selection import leave_out
 from sim.data.sources.source import Progress
 from sim.errors import SettingsError
 from sim.experiment.settings import Experiment

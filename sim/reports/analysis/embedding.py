@@ -1,5 +1,6 @@
-"""t-SNE maps of test features and class prototypes, coloured by class and by client.
+"""Dots of up to many groups that can be told apart: a colour and a marker each, or a scale of colours.
 
+t-SNE maps of test features and class prototypes, coloured by class and by client.
 As figure 2 of Tan et al. 2022 (arXiv 2105.00243) and figure S3 of Michieli and Ozay 2021 (arXiv 2105.08982).
 """
 
@@ -18,9 +19,8 @@ from federation.records import ClassStats, Examples
 from federation.records.tree import total
 from federation.tasks.segmentation import Segmentation
 from models.model import Model
-from sim.reports.analysis.colours import NAMED_CLASSES, Groups, GroupStyle, edged, name_map
+from sim.reports.analysis.dots import NAMED_CLASSES, Groups, GroupStyle, edged, name_map, subsample, tsne
 from sim.reports.analysis.finished import FinishedRun
-from sim.reports.analysis.tsne import subsample, tsne
 from sim.reports.figures.style import new_figure
 from sim.reports.page import CaptionedFigure, ReportSection
 

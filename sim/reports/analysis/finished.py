@@ -27,7 +27,7 @@ from models.registry import alp_models
 from sim.data.federated_data import FederatedData
 from sim.errors import AnalysisError, RunDirectoryError
 from sim.experiment.settings import Experiment
-from sim.reports.analysis.tsne import subsample
+from sim.reports.analysis.dots import subsample
 from sim.results.run_directory import RunDirectory, model_file, round_model_file
 from sim.rounds.analyses import in_batches
 from sim.run import load_data, resolve

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from gaitway.tasks import Metric
 from sim.errors import AnalysisError
-from sim.reports.comparison.comparability import settings_of
+from sim.reports.comparison.records import settings_of
 from sim.reports.figures.style import clean, explain, heading, line_style, new_panels, plain_text
 from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import ReportTable, table_of

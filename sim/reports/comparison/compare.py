@@ -13,14 +13,14 @@ from matplotlib.figure import Figure
 from sim.errors import RunDirectoryError
 from sim.reports.comparison import plots, tables
 from sim.reports.comparison.groups import compare_runs
-from sim.reports.comparison.overhead import overhead_table
 from sim.reports.comparison.records import Comparison, Group, OverDatasets
+from sim.reports.comparison.tables import overhead_table
 from sim.reports.page import CaptionedFigure, ReportPage, ReportSection, html, markdown
 from sim.results.run_directory import RunDirectory
-from sim.results.tables import CHOICES, DEFINITIONS, SELECTED, choice
+from sim.results.summary import CHOICES, DEFINITIONS, SELECTED, choice
 from sim.scores.records import SELECTIONS, Selection
-from sim.sweep.record import FILE as SWEEP_FILE
-from sim.sweep.record import run_directories
+from sim.sweep.processes import FILE as SWEEP_FILE
+from sim.sweep.processes import run_directories
 
 CURVES = "The primary metric by round; several seeds are averaged."
 BYTES = "The same scores over what all clients together have moved so far, up and down (logarithmic)."

@@ -1,4 +1,8 @@
-"""The figures of a comparison: scores over rounds and over bytes, differences to the baseline, ranks over data sets."""
+"""The figures of a comparison: scores over rounds and over bytes, differences to the baseline, ranks over data sets.
+
+What a method costs a client against the baseline: local training time, memory and bytes.
+Table 3 of Ek et al. 2024 is the model: the baseline's own figures, and every other row in multiples of them.
+"""
 
 from __future__ import annotations
 

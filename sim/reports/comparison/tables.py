@@ -1,16 +1,82 @@
-"""A comparison as tables."""
+"""What a method costs a client against the baseline: local training time, memory and bytes.
+
+Table 3 of Ek et al. 2024 is the model: the baseline's own figures, and every other row in multiples of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.text import Text
 
 from federation.tasks import TASKS
 from gaitway.tasks import Metric
-from sim.reports.comparison.records import NEW_CLIENTS, PAIRED, ComparedScore, Group, OverDatasets, Row, columns_of
-from sim.reports.table import Cell, ReportTable, table_of
+from gaitway.terminal import Console
+from sim.reports.comparison.records import (
+    NEW_CLIENTS,
+    PAIRED,
+    SCORES,
+    ComparedScore,
+    Comparison,
+    Group,
+    OverDatasets,
+    Row,
+    columns_of,
+)
+from sim.reports.table import Cell, ReportTable, printed_table, table_of
+from sim.results.run_directory import RunDirectory
 from sim.results.statistics import PairedTest, min_sign_flip_p
-from sim.results.tables import SELECTED, byte_size, duration
+from sim.results.summary import SELECTED, byte_size, choice, duration
 from sim.scores.records import SELECTIONS
+
+NOTE = (
+    "Per client: time of one local round; bytes of its network, of what the method remembers and of what the loss "
+    "needs, without optimizer and activations; bytes up and down in a round. Times compare where one client trained "
+    "after the other on one machine (engine serial)."
+)
+
+
+def train_seconds(run: RunDirectory) -> float | None:
+    """Return mean time of one client's local round; None where nobody trained."""
+    trained = sum(len(record.cohort) - len(record.lost) for record in run.rounds)
+    return sum(record.seconds.get("train", 0.0) for record in run.rounds) / trained if trained else None
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """Return mean over seeds; None where one is missing."""
+    numbers = list(values)
+    known = [value for value in numbers if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(numbers) else None
+
+
+def overhead_table(group: Group) -> ReportTable | None:
+    """Return the rows that have a baseline, below it; None where none has, or a reference alone."""
+    by_label = {row.label: row for row in group.rows}
+    pairs = [(row, by_label[row.baseline]) for row in group.rows if row.baseline in by_label and not row.reference]
+    if not pairs:
+        return None
+    baselines = {baseline.label: baseline for _, baseline in pairs}
+    rows = [(row_name(row), "–", *_absolute(row)) for row in baselines.values()]
+    rows += [(row_name(row), baseline.label, *_relative(row, baseline)) for row, baseline in pairs]
+    head = ["method", "baseline", "local time", "memory", "bytes"]
+    return table_of(head, rows, "What a client pays, against the baseline", NOTE)
+
+
+def _costs(row: Row) -> tuple[float | None, float | None, float | None]:
+    return row.train_seconds, row.client_bytes, row.bytes_up + row.bytes_down
+
+
+def _absolute(row: Row) -> list[str]:
+    seconds, held, moved = _costs(row)
+    time = "–" if seconds is None else f"{1000 * seconds:.0f} ms" if seconds < 1 else duration(seconds)
+    return [time, *("–" if count is None else byte_size(count) for count in (held, moved))]
+
+
+def _relative(row: Row, baseline: Row) -> list[str]:
+    pairs = zip(_costs(row), _costs(baseline), strict=True)
+    return ["–" if ours is None or not theirs else f"{ours / theirs:.2f} ×" for ours, theirs in pairs]
+
 
 SIGNIFICANT = 0.05
 RANKS_NOTE = "Best in bold, second underlined; equal after rounding shares a place. Shares in %, MB = 10⁶ bytes."
@@ -199,3 +265,65 @@ def group_notes(group: Group) -> list[str]:
     """Return every reason not to trust a rank of this group, the gravest first."""
     refused = [f"Not comparable, therefore not ranked: {reason}" for reason in group.refused]
     return [*refused, *(f"Caution: {warning}" for warning in group.warnings)]
+
+
+SERVED_BY_CLIENTS = ("personalization", "generalization")
+
+
+def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
+    """Print of every group the scores (the primary metric first), the tests and the cost; all fit 80 columns."""
+    console = console or Console()
+    for warning in comparison.warnings:
+        console.print(Text(f"! {warning}", style="yellow"))
+    for group in comparison.groups:
+        for table in _narrow_tables(group, SELECTED[comparison.selection]):
+            console.print(printed_table(table))
+        for note in group_notes(group):
+            console.print(Text(f"! {note}", style="bold red" if group.refused else "yellow"))
+    console.print(Text(f"{choice(comparison.selection)} {RANKS_NOTE}", style="dim"))
+
+
+def _narrow_tables(group: Group, selection: str) -> Iterator[ReportTable]:
+    """Yield a group's tables with what 80 columns have room for: the files have the rest."""
+    metric = group.metrics[group.primary]
+    shown = " over ".join(scored_metric.label for scored_metric in group.metrics.values()) + metric.unit
+    head = ["method", "pers.", "worst 10 %", "gen.", "global"]
+    scored = (cells for row in group.rows for cells in _score_rows(group, row))
+    yield table_of(head, scored, f"{group.title}: {shown}, {selection}")
+    costs = [
+        (row_name(row), *traffic(row), duration(row.seconds), spanned(row.chosen_rounds), row.rounds)
+        for row in group.rows
+    ]
+    head = ["method", "up", "down", "time", "round", "of"]
+    yield table_of(head, costs, "per client and round; time of the run")
+    columns = columns_of([group.primary], SERVED_BY_CLIENTS)
+    tests = [
+        [Cell(row_name(row), 0, f"− {row.baseline}"), *(paired_cell(row.tests.get(score), metric) for score in columns)]
+        for row in group.rows
+        if row.tests
+    ]
+    if tests:
+        title = f"{metric.label} against the baseline, 95 % intervals over seeds"
+        yield table_of(("method", "pers.", "gen."), tests, title)
+    head = ["method", "chosen", "round", "pers.", "gen.", "global"]
+    yield table_of(head, _chosen_rows(group), f"{metric.label} in three rounds")
+    if overhead := overhead_table(group):
+        yield overhead
+
+
+def _score_rows(group: Group, row: Row) -> Iterator[list[Cell]]:
+    """Yield a row of the primary metric, below the method's name, and one for each other metric."""
+    for name, metric in group.metrics.items():
+        cells = [score_cell(row, f"{score}.{name}", metric) for score in SCORES]
+        if name == group.primary:
+            yield [Cell(row_name(row), 0, row.model), *cells]
+        else:
+            yield [Cell(f"  {metric.label}"), *(cell._replace(note="") for cell in cells)]
+
+
+def _chosen_rows(group: Group) -> Iterator[list[str]]:
+    columns, metric = columns_of([group.primary], (*SERVED_BY_CLIENTS, "global")), group.metrics[group.primary]
+    for row in group.rows:
+        for selection, found in row.selected.items():
+            scores = [plain_cell(found.scores.get(column), metric).text for column in columns]
+            yield [row_name(row), SELECTED[selection], spanned(found.rounds), *scores]

@@ -25,7 +25,7 @@ from federation.protocol.over_http import EventReader, ServerEvent, path_of, str
 from federation.protocol.signing import Kind, to_sign, unwrap, wrap
 from tests.aggregator_api.bench import wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, Wires, status, tiny_plan
-from tests.live.real_parts import free_port
+from tests.ports import free_port
 
 GRACE_S = 120
 """How long a server that ends waits for its streams, unless they end by themselves."""
@@ -69,10 +69,8 @@ class Server:
             _, token = enrolment_tokens.make(
                 session,
                 service.get_federation(session, FEDERATION),
-                device=name,
-                auto_approve=True,
-                lifetime_s=60.0,
-                server_key=self.runtime.identity.public_key,
+                enrolment_tokens.NewToken(device=name, auto_approve=True, lifetime_s=60),
+                self.runtime.identity.public_key,
             )
         return token
 

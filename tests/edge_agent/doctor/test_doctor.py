@@ -29,6 +29,7 @@ from har_pipeline import Recording
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, walk
 from tests.edge_agent.sensors.test_app_export import as_folder, tables
 from tests.edge_agent.sensors.test_iio import imu
+from tests.ports import free_port
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 Levels = dict[str, Level]
@@ -163,12 +164,6 @@ def test_each_step_towards_the_server_has_its_own_failure(tmp_path: Path, server
         assert last(f"http://127.0.0.1:{closed.getsockname()[1]}").check == "server: port"
     assert last(server.replace("http:", "https:")).check == "server: TLS"
     assert "404" in last(server + "/below").message
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.service

@@ -15,7 +15,7 @@ from federation.records import Tree
 from federation.tasks.task import LabelledFeatures
 from har_pipeline import ClientWindows
 from models import build
-from models.orientation import AXES, gravity_columns
+from models.har_features import AXES, gravity_columns
 
 NETWORK = build("har_features", classes=2, cosines=17)
 CLIP = 4.0

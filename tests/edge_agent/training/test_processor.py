@@ -87,7 +87,7 @@ def test_torch_has_its_share_of_the_gpu_and_no_cap_of_its_address_space(
     said = place("torch", "cuda", 1024)
     assert said.describe() == (
         "on the CPU: CUDA cannot be begun: CUDA driver error: initialization error; install a build with CUDA "
-        '(docs/install-devices.md), or set [training] device = "cpu"'
+        '(docs/devices.md), or set [training] device = "cpu"'
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "finds no GPU that it can use" in place("torch", "cuda", 512).words

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from models import CheckpointError, OptionError, build
+from models.checkpoint import load_pretrained
 from models.image.mobilenet import scaled
-from models.pretrained import load_pretrained
 
 State = dict[str, Tensor]
 # torchvision's features.1 to features.17: channels before, within and after, the stride, and DeepLab's dilation.

@@ -9,7 +9,7 @@ from federation.records import Examples
 from federation.tasks.classification import Classification
 from federation.tasks.masked_reconstruction import MaskedReconstruction
 from sim.data.federated_data import ClientData, FederatedData
-from sim.data.few_labels import with_few_labels
+from sim.data.selection import with_few_labels
 from sim.errors import SettingsError
 
 TASK = Classification()

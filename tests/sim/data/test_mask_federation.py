@@ -19,17 +19,15 @@ from federation.tasks.segmentation import Segmentation
 from gaitway.tasks import TargetKind
 from models import Model, ModelOutput
 from models.registry import MODELS
-from sim.attacks.clients import Attack
+from sim.attacks import Attack
 from sim.cli.app import app
 from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
-from sim.data.few_labels import few_shot
 from sim.data.images import IMAGE_SETS, LabelledImages
-from sim.data.images.labelled import PartitionTargets
-from sim.data.images.reader import IMAGENET
+from sim.data.images.reader import IMAGENET, PartitionTargets
 from sim.data.partitions import Dirichlet, Natural
 from sim.data.repartition import EVERYONE, current_partition, pooled
-from sim.data.scaling import scaled
+from sim.data.selection import few_shot, scaled
 from sim.data.sources.images import image_federation
 from sim.errors import RunDirectoryError
 from sim.presets import with_defaults

@@ -10,8 +10,8 @@ import torch
 
 from federation.records import Examples
 from sim.data.federated_data import ClientData
-from sim.data.holdout import CARRIED, WORSE
 from sim.data.other_phones import NOISE, raw_windows, ways_to_carry, with_phone, worse_sensors
+from sim.data.selection import CARRIED, WORSE
 from sim.run import load_data, resolve
 from tests.sim.small_runs import settings_for
 

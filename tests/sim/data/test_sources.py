@@ -20,13 +20,12 @@ from har_pipeline.readers import READERS
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment
 from sim.data.federated_data import ClientData, FederatedData
-from sim.data.holdout import keep_known_classes, one_fold
 from sim.data.partitions import class_counts
 from sim.data.repartition import current_partition, pooled
-from sim.data.scaling import scaled
+from sim.data.selection import keep_known_classes, one_fold, scaled
 from sim.data.sources import get_source, source_names
 from sim.errors import SettingsError
-from sim.experiment.holdout import Holdout
+from sim.experiment.options import Holdout
 from sim.experiment.settings import Experiment
 from sim.presets import with_defaults
 from sim.reports.repeat import repeat_command

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sim.data.synthetic_logistic import DIMENSION, LABELS, SyntheticTasks, synthetic_federation
+from sim.data.sources.synthetic import DIMENSION, LABELS, SyntheticTasks, synthetic_federation
 from sim.errors import SettingsError
 
 

@@ -14,10 +14,10 @@ from federation.methods import METHODS
 from federation.records import Examples
 from federation.records.tree import flatten, map_tree
 from federation.training.forward import compute_reproducibly
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 from sim.cli.app import app
 from sim.engines import ClientJob, Stacked
-from sim.engines.cuda_graphs import CudaGraphs
+from sim.engines.compiled import CudaGraphs
 from tests.federation.federated import SIZES, federation
 
 

@@ -11,7 +11,7 @@ import torch
 from federation.records.tree import flatten
 from sim.data.federated_data import FederatedData
 from sim.engines import ClientJob, stacked
-from sim.engines.device_memory import clients_that_fit, is_out_of_memory, meter_of
+from sim.engines.compiled import clients_that_fit, is_out_of_memory, meter_of
 from sim.engines.serial import Serial
 from sim.engines.stacked import Stacked
 from sim.errors import EngineError

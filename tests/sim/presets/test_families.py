@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.presets.families import read_presets
-from sim.presets.preset import Reported
+from sim.presets.preset import Reported, read_presets
 
 FAMILY = """
 paper = "Somebody 2020"

@@ -19,7 +19,7 @@ from models.checkpoint import CheckpointInfo, save_checkpoint
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment, dataset_options
 from sim.data.partitions import Pool, partition_from_json, partition_to_json
-from sim.data.partitions.power_law import PowerLaw
+from sim.data.partitions.skewed import PowerLaw
 from sim.data.sources import get_source
 from sim.errors import SettingsError
 from sim.experiment.initialization import initialization

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from gaitway.terminal import Console
 from sim.cli.app import app
 from sim.cli.options import assignments
-from sim.cli.preset_partitions import partition_preset
-from sim.data.images.class_facts import single_class_images
+from sim.cli.presets import partition_preset
+from sim.data.images.voc import single_class_images
 from sim.data.partitions import class_counts
 from sim.presets import PRESETS
 from tests.har_pipeline.layouts import unpacked

@@ -19,10 +19,9 @@ from sim.errors import AnalysisError, SettingsError
 from sim.privacy_attacks import AttackOptions, AttackResults, attack, label_recovery
 from sim.privacy_attacks.batch_labels import solved
 from sim.privacy_attacks.label_recovery import fitted
-from sim.privacy_attacks.observation import Disguise, Setting, observe, random_groups
-from sim.privacy_attacks.outcome import AttackOutcome, auc, mean_of
+from sim.privacy_attacks.observation import AttackOutcome, Disguise, Setting, auc, mean_of, observe, random_groups
 from sim.reports.analysis.finished import silent
-from sim.results.writing import CHECKPOINT
+from sim.results.run_directory import CHECKPOINT
 from sim.rounds import checkpoint
 from sim.run import build_simulation, resolve
 from tests.sim.small_runs import settings_for

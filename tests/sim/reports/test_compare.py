@@ -16,8 +16,8 @@ from gaitway.terminal import Console
 from sim.errors import RunDirectoryError, SettingsError
 from sim.reports.comparison.compare import compare, page_of
 from sim.reports.comparison.groups import compare_runs
-from sim.reports.comparison.printed import print_comparison
 from sim.reports.comparison.records import Comparison, Row, columns_of
+from sim.reports.comparison.tables import print_comparison
 from sim.reports.page import markdown
 from sim.results.run_directory import RunDirectory
 from sim.scores.records import Selection

@@ -20,13 +20,13 @@ from sim.errors import RunDirectoryError, SettingsError
 from sim.reports.comparison import plots
 from sim.reports.comparison.compare import compare, page_of
 from sim.reports.comparison.groups import compare_runs
-from sim.reports.comparison.printed import print_comparison
 from sim.reports.comparison.records import ComparedScore, Comparison, Group, Row
+from sim.reports.comparison.tables import print_comparison
 from sim.reports.figures.style import draw
 from sim.reports.page import markdown
 from sim.results.run_directory import RunDirectory
 from sim.sweep.grid import Cell
-from sim.sweep.record import SweepRecord
+from sim.sweep.processes import SweepRecord
 from tests.sim.example_run import plain, spread, write_run
 
 pytestmark = pytest.mark.ci

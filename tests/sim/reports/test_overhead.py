@@ -14,8 +14,7 @@ from sim.data.federated_data import FederatedData
 from sim.presets import PRESETS
 from sim.reports.comparison.compare import compare, page_of
 from sim.reports.comparison.groups import compare_runs
-from sim.reports.comparison.overhead import NOTE, overhead_table
-from sim.reports.comparison.printed import print_comparison
+from sim.reports.comparison.tables import NOTE, overhead_table, print_comparison
 from sim.reports.page import markdown
 from sim.results.run_directory import RunDirectory
 from sim.results.summary import client_bytes

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from sim.reports.figures import client_figures, run_figures
+from sim.reports.figures import run_figures
 from sim.reports.figures.style import new_figure
 from sim.results.run_directory import RunDirectory
 from tests.sim.example_run import write_run
@@ -131,7 +131,7 @@ def test_confusion_rows_are_shares_of_the_true_class(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", config={"labels": ["a", "b", "c"]})
     empty_row = '{"personalization": [[3, 1, 0], [0, 0, 0], [1, 0, 999]], "generalization": null, "global": null}'
     (path / "confusion.json").write_text(empty_row)
-    figure = client_figures.confusion(RunDirectory(path), "personalization")
+    figure = run_figures.confusion(RunDirectory(path), "personalization")
     assert figure is not None
     shown = figure.axes[0].images[0].get_array()
     np.testing.assert_allclose(shown[0], [75, 25, 0])

@@ -24,7 +24,7 @@ from sim.reports.comparison.compare import compare
 from sim.reports.figures.run_figures import FIGURES
 from sim.reports.report import repeat_command, write_report
 from sim.results.run_directory import RunDirectory
-from sim.results.tables import byte_size, duration, print_summary
+from sim.results.summary import byte_size, duration, print_summary
 from tests.browser import needs_browser
 from tests.sim.example_run import plain, spread, write_run
 

@@ -10,10 +10,10 @@ import pytest
 
 from sim.reports.analysis.sensitivity import sensitivity
 from sim.reports.comparison.compare import compare
-from sim.reports.comparison.printed import print_comparison
+from sim.reports.comparison.tables import print_comparison
 from sim.reports.report import write_report
 from sim.results.run_directory import RunDirectory
-from sim.results.tables import print_summary
+from sim.results.summary import print_summary
 from tests.sim.example_run import write_run
 
 ERRORS = {"fedprox": 0.02, "fedavg": 0.07, "moon": 0.9}

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from sim.cli.app import app
 from sim.errors import RunDirectoryError
-from sim.results.writing import writing
+from sim.results.run_directory import writing
 
 DATA = "--preset synthetic-smoke --model har_cnn --method fedavg --set data.minutes=1.5 --set data.phones=1"
 RUNNING = "--engine serial --rounds 1 --checkpoint-every 0"

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from sim.sweep.grid import Cell
-from sim.sweep.on_ray import run_anywhere, run_on_ray
+from sim.sweep.on_ray import packed_arguments, run_anywhere, run_elsewhere, run_on_ray
 from sim.sweep.processes import CellPhase, CellStatus, log_path, run_cells
-from sim.sweep.remote_run import packed_arguments, run_elsewhere
 from tests.sim.local_ray import local_cluster, ray
 
 pytestmark = [

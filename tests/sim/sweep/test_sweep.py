@@ -21,8 +21,7 @@ from sim.cli import app
 from sim.errors import RunDirectoryError, SettingsError
 from sim.sweep import processes
 from sim.sweep.grid import MAX_NAME, Cell, axis, cells, condition
-from sim.sweep.processes import CellPhase, CellStatus, run_cells
-from sim.sweep.record import open_sweep, run_directories, saved_cells
+from sim.sweep.processes import CellPhase, CellStatus, open_sweep, run_cells, run_directories, saved_cells
 
 FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("method", "model", "seed", "lr", "clients_per_round", "data")}
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gaitway.errors import GaitwayError
-from sim.data.images import class_facts
-from sim.data.images.class_facts import single_class_images
+from sim.data.images import voc
+from sim.data.images.voc import single_class_images
 
 HEAD = "image,in_train_aug,width,height,classes\n"
 LINES = HEAD + "a,1,500,281,1 15\nb,0,500,366,1\nc,1,500,375,20\nd,1,500,335,\ne,1,500,335,7\n"
@@ -50,7 +50,7 @@ def test_the_published_masks_have_6746_such_images(gaitway_data: Path) -> None:
 def test_another_file_is_refused_in_words(
     name: str, content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(class_facts, "MAX_BYTES", 200)
+    monkeypatch.setattr(voc, "MAX_BYTES", 200)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(GaitwayError, match=words):
         single_class_images(tmp_path / name)

@@ -11,7 +11,7 @@ import pytest
 
 from federation.tasks.classification import Classification
 from sim.data.images import IMAGE_SETS, LabelledImages
-from sim.data.images.idx import read_idx
+from sim.data.images.digits import read_idx
 from sim.data.partitions import Natural, NWay, Shards, class_counts
 from sim.data.sources.images import image_federation
 

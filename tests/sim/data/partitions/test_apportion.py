@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.data.partitions.apportion import apportion, thinned
+from sim.data.partitions.partition import apportion, thinned
 
 
 @given(

@@ -14,15 +14,15 @@ import torch
 from federation.methods import METHODS as EVERY_METHOD
 from federation.records.tree import flatten
 from sim.data.federated_data import FederatedData
-from sim.engines import Processes, Stacked
-from sim.engines.client_store import DiskStore, MemoryStore, StoreDemand, choice, choose, client_bytes, remembered
-from sim.engines.memory.mmap_arena import PAGE
+from sim.engines import Processes, Stacked, client_store
+from sim.engines.client_store import DiskStore, MemoryStore, StoreDemand, choose, client_bytes, remembered
+from sim.engines.shared_memory import PAGE
 from sim.errors import RunDirectoryError, SettingsError
 from sim.rounds import checkpoint
 from sim.rounds.checkpoint import Checkpoint
 from sim.rounds.simulation import Simulation
-from sim.run import Places, build_simulation, load_data, resolve, run
-from tests.sim.small_runs import Reporter, first, needs_fork, settings_for
+from sim.run import Places, build_simulation, resolve, run
+from tests.sim.small_runs import Reporter, needs_fork, settings_for
 
 METHODS = [
     "moon",
@@ -32,13 +32,6 @@ METHODS = [
     *(pytest.param(name, marks=pytest.mark.ci) for name in ("fedavg", "fedrep", "fedproto", "fesem")),
 ]
 """With the model before, variates, a second model, buffers; without memory, a private head, own uploads, centres."""
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
-    """Two clients with few examples, unlike in number."""
-    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
-    return first(data, {"ada": 20, "bob": 12})
 
 
 def on_disk(simulation: Simulation, folder: Path) -> Simulation:
@@ -254,7 +247,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_words(tmp_path: Path) 
 def test_the_choice_says_why(
     where: Any, clients: int, kind: type, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "free_memory", lambda _device: 8 * 10**9)
+    monkeypatch.setattr(client_store, "free_memory", lambda _device: 8 * 10**9)
     federation = StoreDemand(clients, clients, rounds=9, client_bytes=50_000_000)
     chosen = choose(where, "cpu", federation, tmp_path)
     assert isinstance(chosen.store, kind)
@@ -285,14 +278,14 @@ def test_residuals_are_counted(
 
 
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "CGROUP", tmp_path)
-    whole = choice.free_memory("cpu")
+    monkeypatch.setattr(client_store, "CGROUP", tmp_path)
+    whole = client_store.free_memory("cpu")
     assert whole > 0
     (tmp_path / "memory.max").write_text("max\n")
-    assert choice.free_memory("cpu") > 5_000_000
+    assert client_store.free_memory("cpu") > 5_000_000
     (tmp_path / "memory.max").write_text("7000000\n")
     (tmp_path / "memory.stat").write_text("anon 2000000\nfile 4000000\n")
-    assert choice.free_memory("cpu") == 5_000_000
+    assert client_store.free_memory("cpu") == 5_000_000
 
 
 def test_a_run_tells_where_its_models_are(few: FederatedData, tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from federation.records import Tree
-from sim.engines.memory.mmap_arena import PAGE, SEGMENT, MmapArena
-from sim.engines.memory.shared_memory import read
+from sim.engines.shared_memory import PAGE, SEGMENT, MmapArena, read
 from sim.errors import ClientStoreError
 
 
@@ -33,7 +32,7 @@ def test_a_slot_is_free_once_nothing_refers_to_it(tmp_path: Path) -> None:
 
 
 def test_a_tree_larger_than_a_segment_and_one_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.engines.memory.mmap_arena.SEGMENT", 2 * PAGE)
+    monkeypatch.setattr("sim.engines.shared_memory.SEGMENT", 2 * PAGE)
     arena = MmapArena(tmp_path)
     values = [torch.arange(float(n)) for n in (10, 5000, 20, 1000, 30)]
     laid = [arena.write_tree({"x": value}) for value in values]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sim.data.federated_data import FederatedData
-from sim.reports.analysis import embedding, tokens
+from sim.reports.analysis import attention, embedding
 from sim.reports.analysis.finished import FinishedRun, open_run
 from sim.results.run_directory import RunDirectory
 from sim.run import load_data, resolve, run
@@ -22,7 +22,7 @@ Finished = Callable[..., FinishedRun]
 def few_dots() -> Iterator[None]:
     """Keep t-SNE, which takes longer the more there is to place, short."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((embedding, "MAX_DOTS"), (tokens, "MAX_TOKENS"), (tokens, "MAX_LOCAL")):
+        for module, name in ((embedding, "MAX_DOTS"), (attention, "MAX_TOKENS"), (attention, "MAX_LOCAL")):
             patch.setattr(module, name, 40)
         yield
 

@@ -14,9 +14,9 @@ from sim.cli.app import app
 from sim.data.federated_data import FederatedData
 from sim.errors import AnalysisError
 from sim.reports.analysis.analyse import analyse, write_page
+from sim.reports.analysis.attention import alp_layers, watched
 from sim.reports.analysis.convergence import convergence
 from sim.reports.analysis.finished import FinishedRun, open_run
-from sim.reports.analysis.tokens import alp_layers, watched
 from sim.results.run_directory import RunDirectory
 from sim.run import build_simulation, resolve, run
 from tests.sim.example_run import write_run

@@ -8,8 +8,7 @@ import torch
 
 from sim.errors import AnalysisError
 from sim.reports.analysis.attention import clients_figure, last_round_figure, layers_figure
-from sim.reports.analysis.colours import NAMED_GROUPS, GroupStyle
-from sim.reports.analysis.tsne import subsample, tsne
+from sim.reports.analysis.dots import NAMED_GROUPS, GroupStyle, subsample, tsne
 from sim.reports.figures.style import new_figure
 
 ROUNDS = {1: {"ada": 0.5, "bob": 0.5}, 2: {"ada": 0.25, "eve": 0.75}, 4: {"bob": 1.0}}

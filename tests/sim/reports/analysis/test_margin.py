@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from federation.records import ClassStats
-from sim.reports.analysis.margin import margin, margin_of
+from sim.reports.analysis.discrepancy import margin, margin_of
 from sim.scores.diagnostics import aggregate_margin
 from tests.sim.reports.analysis.conftest import Finished
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from sim.cli.app import app
 from sim.errors import AnalysisError
+from sim.reports.analysis.analyse import by_method, smoothed, together
 from sim.reports.analysis.attention import client_weights, final_weights, weights_figure
-from sim.reports.analysis.together import by_method, smoothed, together
 from sim.results.run_directory import RunDirectory
 from tests.sim.example_run import write_run
 from tests.sim.reports.analysis.conftest import Finished

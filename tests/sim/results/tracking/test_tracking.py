@@ -14,8 +14,7 @@ from sim import simulate
 from sim.cli.app import app
 from sim.errors import SettingsError
 from sim.results.run_directory import RunDirectory
-from sim.results.tracking import RunCallback, trackers
-from sim.results.tracking.callback import final_scores, round_scores
+from sim.results.tracking import RunCallback, final_scores, round_scores, trackers
 from sim.scores.records import RoundRecord, Summary
 
 SMALL: dict[str, Any] = {
@@ -81,7 +80,7 @@ def test_a_failing_tracker_is_named_once_and_the_run_goes_on(out: Path, monkeypa
         made.append(Broken())
         return made[0]
 
-    monkeypatch.setattr("sim.results.tracking.table._tracker", make)
+    monkeypatch.setattr("sim.results.tracking._tracker", make)
     with pytest.warns(UserWarning, match=r"--log mlflow failed and is off.*ConnectionError: nobody there") as caught:
         result = simulate(out, log=["mlflow"], **SMALL)
     assert len(caught) == 1

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sim.cli.app import app
-from sim.sweep.arena.summary import read_summaries
+from sim.sweep.arena.measures import read_summaries
 from tests.repository.imports import REPOSITORY
 
 TABLE = """

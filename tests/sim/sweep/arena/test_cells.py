@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 from sim.errors import SettingsError
-from sim.sweep.arena.cells import flat_round, open_cells, pretrained_key, table_cells, tuned_options, with_pretrained
-from sim.sweep.arena.declaration import Declaration, read_declaration
+from sim.sweep.arena.cells import (
+    Declaration,
+    flat_round,
+    open_cells,
+    pretrained_key,
+    read_declaration,
+    table_cells,
+    tuned_options,
+    with_pretrained,
+)
+from sim.sweep.arena.measures import CellSummary
 from sim.sweep.arena.running import Places, as_run
-from sim.sweep.arena.summary import CellSummary
 
 BASE: dict[str, Any] = {
     "title": "T",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sim.results.run_directory import RunDirectory
-from sim.sweep.arena.declaration import read_declaration
+from sim.sweep.arena.cells import read_declaration
 from sim.sweep.arena.measures import MEASURES
 from tests.repository.imports import REPOSITORY
 from tests.sim.example_run import spread, write_run

@@ -1,1 +1,0 @@
-"""Hostile clients and hostile sums."""
