@@ -12,6 +12,8 @@ TURN ?= today
 # processes that wait for each other leave cores idle
 CI_WORKERS ?= $(shell echo $$(( $$(nproc) + ($$(nproc) + 1) / 2 )))
 VENV := .venv
+# what `make dist` needs, apart from .venv
+RELEASE := build/release
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
 ORT := phone/app/vendor/ort
@@ -23,7 +25,7 @@ DEMO_ARGS ?=
 PYTEST_ARGS ?=
 SOAK_ARGS ?=
 
-.PHONY: help setup phone messages check test test-ci test-slow demo bench soak check-aarch64 check-python310 walkthrough lock sbom dist docs screenshots
+.PHONY: help setup phone messages check test test-ci test-slow demo bench soak check-aarch64 check-python310 walkthrough lock dist docs screenshots
 .DELETE_ON_ERROR:
 
 help:  ## show this list
@@ -96,12 +98,13 @@ demo: $(STAMP)  ## a live federation of four devices; DATA=../shared/data runs i
 lock: $(STAMP)  ## deploy/locks: every package of a server and of a device, with its hashes (asks the package index)
 	$(BIN)/python -m pip install --quiet 'uv>=0.8' && $(BIN)/python deploy/lock.py
 
-sbom: $(STAMP)  ## runs/sbom: what a server and a device are made of, as CycloneDX, from the locks
-	$(BIN)/python -m pip install --quiet 'cyclonedx-bom>=7' && $(BIN)/python deploy/sbom.py
-
-dist: $(STAMP)  ## dist: source archive and wheels of what is committed, the same bytes each time, checked by twine
-	$(BIN)/python -m pip install --quiet 'twine>=6' && $(BIN)/python deploy/distribution.py --out dist
-	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
+dist:  ## dist: source archive, wheels, npm package and bills of materials of the commit, checked (URL: the repository's)
+	@test -n "$(PYTHON)" || { echo "No Python found; install Python 3.11 or later" >&2; exit 1; }
+	@test -x $(RELEASE)/bin/python || "$(PYTHON)" -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet 'setuptools>=77' 'twine>=6' 'cyclonedx-bom>=7'
+	$(RELEASE)/bin/python deploy/distribution.py --out dist $(if $(URL),--url "$(URL)")
+	$(RELEASE)/bin/python -m twine check --strict dist/*.whl dist/*.tar.gz
+	$(RELEASE)/bin/python deploy/sbom.py --out dist/sbom
 
 docs: $(STAMP)  ## build/site: the documents as a site that needs no network, with the Python reference; checks every link
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs]' && $(BIN)/python deploy/document_site.py

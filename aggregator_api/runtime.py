@@ -15,30 +15,23 @@ from pathlib import Path
 import torch
 
 from aggregator_api.auth.open_streams import OpenStreams
-from aggregator_api.auth.server_identity import Identity
-from aggregator_api.auth.signing import Signer
-from aggregator_api.core.disk import require_folder
+from aggregator_api.auth.signing import Identity, Signer
 from aggregator_api.core.settings import Settings
-from aggregator_api.devices.accounts import BrokerAccounts
-from aggregator_api.devices.enrolment import EnrolmentService
+from aggregator_api.devices.enrolment import EnrolmentService, approved_usernames
 from aggregator_api.devices.presence import PresenceCheck
-from aggregator_api.devices.service import DeviceService
+from aggregator_api.devices.service import BrokerAccounts, DeviceService
 from aggregator_api.devices.tokens import TokenService
 from aggregator_api.federations.changes import AliasService, SettingsService
 from aggregator_api.federations.checkpoints import CheckpointService
 from aggregator_api.federations.programs import ProgramMaker
 from aggregator_api.federations.service import FederationService
-from aggregator_api.maintenance import revocations
-from aggregator_api.maintenance.retention import policy
-from aggregator_api.maintenance.retention.deletion import DeletionService
+from aggregator_api.maintenance import retention, revocations
+from aggregator_api.maintenance.deletion import DeletionService
+from aggregator_api.operations.counts import MESSAGE_SECONDS, RefusalLog
 from aggregator_api.operations.health import Readiness
-from aggregator_api.operations.leadership import Leadership, LeaseLeadership, SoleLeadership
-from aggregator_api.operations.leases import Leases
+from aggregator_api.operations.leadership import Leadership, LeaseLeadership, Leases, SoleLeadership
 from aggregator_api.operations.metrics import DatabaseCollector, Metrics, ServerCollector
-from aggregator_api.operations.refusals import RefusalLog
-from aggregator_api.operations.timings import MESSAGE_SECONDS
-from aggregator_api.rollouts.promotion_scheduler import PromotionScheduler
-from aggregator_api.rollouts.scheduler import RolloutScheduler
+from aggregator_api.rollouts.scheduler import PromotionScheduler, RolloutScheduler
 from aggregator_api.rollouts.service import RolloutService
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor, InProcessExecutor, WorkerProcessExecutor
 from aggregator_api.rounds.announcements import Announcer
@@ -50,24 +43,28 @@ from aggregator_api.rounds.updates import admission
 from aggregator_api.rounds.updates.partial_uploads import PartialUploads
 from aggregator_api.storage import garbage_collection
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.broadcasts import BlobCache, Downloads
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.ledger import Ledger
-from aggregator_api.storage.downloads import BlobCache, Downloads
+from aggregator_api.storage.disk import require_folder
 from aggregator_api.transport.device_http.messages import DeviceMessages, DevicePublisher
 from aggregator_api.transport.device_http.streams import DeviceStreams
 from aggregator_api.transport.mqtt.client import MqttDriver
+from aggregator_api.transport.mqtt.embedded_broker import LocalAccounts
 from aggregator_api.transport.mqtt.inbox import Inbox, Message
 from aggregator_api.transport.mqtt.mosquitto.dynamic_security import accounts_of
 from aggregator_api.transport.mqtt.transport import Connect
 from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, read
-from gaitway.private_files import make_private
+from gaitway.files import make_private
 
 log = logging.getLogger(__name__)
 
 RETAINED_S = 60.0
 """How often what devices had the broker retain is looked for."""
+ACCOUNTS_S = 2.0
+"""How often the embedded broker's accounts are compared with the devices, which a command may have revoked."""
 DAY_S = 86_400.0
 DATA_DIR_FILES = ("blobs", "spool", "*.sqlite3*", "*.key", "identity.pem", "last-backup")
 """What a server makes in its data_dir."""
@@ -93,7 +90,7 @@ class Runtime:
         self.settings = settings
         self._elapsed_s = elapsed_s
         self._retained_removed_at = elapsed_s()
-        self._retired_at = -math.inf
+        self._retired_at = self._accounts_checked_at = -math.inf
         self.clock = SteadyClock()
         self.closing = threading.Event()
         """Set once the process is asked to end: endless responses end too."""
@@ -313,6 +310,7 @@ class Runtime:
 
     def _tick(self) -> None:
         self._take_uploads_over()
+        self._end_revoked_accounts()
         if self._elapsed_s() - self._retained_removed_at >= RETAINED_S:
             self._retained_removed_at = self._elapsed_s()
             self.transport.remove_retained()
@@ -324,6 +322,19 @@ class Runtime:
         self.promotion_scheduler.tick()
         self.rollout_scheduler.tick(self.clock())
 
+    def _end_revoked_accounts(self) -> None:
+        """End the embedded broker's accounts of devices that another process has revoked or deleted."""
+        if not isinstance(self.accounts, LocalAccounts):
+            return
+        if self._elapsed_s() - self._accounts_checked_at < ACCOUNTS_S:
+            return
+        self._accounts_checked_at, names = self._elapsed_s(), self.accounts.device_names()
+        if names:  # looked up first: who is let in after this is approved by now
+            with self.database.read() as session:
+                approved = approved_usernames(session)
+            for name in set(names) - approved:
+                self.accounts.revoke(name)
+
     def _retire_daily(self) -> None:
         now = self._elapsed_s()
         if now - self._retired_at >= DAY_S and self.clock.was_stable_for(self.settings.gc_grace_s):
@@ -333,7 +344,7 @@ class Runtime:
     def _retire(self) -> None:
         try:
             with self.database.write() as session:
-                retired = policy.apply(session, self.settings, actor="server")
+                retired = retention.apply(session, self.settings, actor="server")
         except Exception:  # tomorrow is another day
             log.exception("retention failed")
         else:

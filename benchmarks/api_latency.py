@@ -33,7 +33,7 @@ def serve(folder: Path, port: int, devices: int, iterations: int, aggregation_pr
     import uvicorn
 
     from aggregator_api.core.settings import Settings
-    from aggregator_api.federations.requests import NewFederation
+    from aggregator_api.federations.service import NewFederation
     from aggregator_api.http.app import create_app
     from federation.plan import Plan
     from tests.aggregator_api.generated_devices import FEDERATION, Wires

@@ -29,8 +29,7 @@ from peers import python_of
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from federation.aggregation import kmeans_streaming
-from federation.aggregation.kmeans import kmeans
+from federation.aggregation.kmeans import begin_stream, kmeans, take_points
 
 FAISS = """
 import faiss, json, numpy as np, sys, time
@@ -83,9 +82,9 @@ def by_faiss(points: torch.Tensor, start: torch.Tensor, iterations: int, threads
 def streamed(points: torch.Tensor, start: torch.Tensor, clients: int) -> tuple[float, float]:
     """Cluster in one pass, a client at a time; return seconds and the inertia of its centres."""
     begun = time.perf_counter()
-    stream = kmeans_streaming.begin(start)
+    stream = begin_stream(start)
     for piece in points.view(clients, -1, points.shape[1]):
-        stream = kmeans_streaming.take(stream, piece)
+        stream = take_points(stream, piece)
     seconds = time.perf_counter() - begun
     return seconds, kmeans(points, stream.centres.float(), max_iterations=1).inertia
 

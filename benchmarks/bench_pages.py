@@ -29,8 +29,7 @@ from gaitway.terminal import Console
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from aggregator_api.core.settings import Settings
-from aggregator_api.federations.requests import NewFederation
-from aggregator_api.federations.service import get_federation
+from aggregator_api.federations.service import NewFederation, get_federation
 from aggregator_api.http.app import create_app
 from aggregator_api.rollouts import scores
 from aggregator_api.storage.db.models import (

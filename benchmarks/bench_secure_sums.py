@@ -19,24 +19,28 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation.protocol.signing import Kind, to_sign, unwrap, wrap
 from federation.secure_sums import client, masks, server, shamir
-from federation.secure_sums.events import FromDevice, FromServer, ServerMessage, StageClosed, SumDevice, VectorReady
 from federation.secure_sums.in_memory import InMemorySum
-from federation.secure_sums.membership import Membership, membership
+from federation.secure_sums.membership import Membership, degree_for, membership
 from federation.secure_sums.messages import (
     ConfirmedList,
     DeliveredShares,
     EncryptedShares,
+    FromDevice,
+    FromServer,
     IncludedList,
     MemberSignature,
     RevealedShares,
     SealedShare,
+    ServerMessage,
     SignedHead,
+    StageClosed,
+    SumDevice,
     SumRequest,
+    VectorReady,
     digest,
     read,
     written,
 )
-from federation.secure_sums.neighbours import degree_for
 from federation.secure_sums.server import ServerStage, ServerState
 
 LAYOUT, LOST_SHARE = bytes(32), 0.05

@@ -55,7 +55,7 @@ from federation.protocol.messages import (
 from federation.protocol.signing import Kind, to_sign, unwrap, wrap
 from federation.secure_sums import client, membership
 from federation.secure_sums.client import ClientState
-from federation.secure_sums.events import FromServer, ServerMessage, SumDevice, ToServer, VectorReady
+from federation.secure_sums.messages import FromServer, ServerMessage, SumDevice, ToServer, VectorReady
 from federation.secure_sums.summation import layout_from_json
 from federation.secure_sums.uploads import PARTS, packed
 from gaitway.terminal import Console

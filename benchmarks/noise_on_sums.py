@@ -20,8 +20,9 @@ import numpy as np
 import torch
 
 from federation.privacy.accounting import epsilon_of_discrete, spent
+from federation.privacy.discrete_gaussian import noisy_clients
 from federation.records import Batch
-from federation.secure_sums.summation import next_state, noisy_clients
+from federation.secure_sums.summation import next_state
 from federation.seeds import generator
 from sim.cli.options import describe
 from sim.presets import with_defaults

@@ -22,8 +22,7 @@ import torch
 from cell_file import CellFile
 
 from federation.aggregation.present_sums import combined
-from federation.aggregation.ridge import SUM_STEPS
-from federation.aggregation.ridge_bounds import implausibility
+from federation.aggregation.ridge import SUM_STEPS, implausibility
 from federation.methods import method_from_json
 from federation.plan import RoundSettings
 from federation.records import Batch, Output, Tree, Update

@@ -13,9 +13,8 @@ import show
 from edge_agent.config.settings import load
 from edge_agent.storage.data_folder import require_folder
 from edge_agent.transport.enrolment import Applicant, enrol
-from gaitway.progress import working
-from gaitway.terminal import Console
-from gaitway.toml_text import toml_tables
+from gaitway.plain_text import toml_tables
+from gaitway.terminal import Console, working
 from processes import UNTIL_FINISHED, DemoError, Programs
 from rest import Operator
 from scenario import Plan, Scenario

@@ -17,8 +17,8 @@ from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.transport.mqtt.mosquitto.certificates import issue, make_authority
 from federation.protocol.enrolment_uri import EnrolmentUri
 from gaitway.files import write_file
+from gaitway.plain_text import toml_tables
 from gaitway.terminal import Console
-from gaitway.toml_text import toml_tables
 from processes import DemoError
 from rest import Operator
 from show import line

@@ -32,10 +32,8 @@ from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.core.ports import require_free
 from aggregator_api.http.web.phone import RUNTIME, files
 from federations import ROUNDS, SUMS, Site, run_federation
-from gaitway.errors import GaitwayError
-from gaitway.exit_codes import ExitCode
-from gaitway.progress import working
-from gaitway.terminal import Console
+from gaitway.errors import ExitCode, GaitwayError
+from gaitway.terminal import Console, working
 from processes import DemoError, Programs, free_port
 from rest import CREATE_S, Operator
 from scenario import MODELS, Plan, Scenario

@@ -1,9 +1,11 @@
-"""Make what is published of a version: source archive and wheel, from what git holds, the same bytes each time.
+"""Make what is published of a version from what git holds: archive, wheels, npm package; always the same bytes.
 
-    python deploy/distribution.py [--out dist] [--phone phone/app/vendor/ort]
+    python deploy/distribution.py [--out dist] [--phone phone/app/vendor/ort] [--url https://…/gaitway]
 
-The wheel has no ONNX Runtime for browsers (14 MB, which only a server with phones serves): that is a second wheel, made
-if its files are there (`make phone`). Times in the archives are the commit's, owners are nobody.
+It needs Python with setuptools, and nothing of the development environment. The wheel has no ONNX Runtime for browsers
+(14 MB, which only a server with phones serves): that is a second wheel, made if its files are there (`make phone`).
+Times in the archives are the commit's, owners are nobody. `--url` is where the repository is: the package's links lead
+there, and so do those of README, which an index shows without the files beside it.
 """
 
 from __future__ import annotations
@@ -11,13 +13,18 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import io
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -30,7 +37,7 @@ class DistributionError(Exception):
     """What is to be published cannot be made; the message says why and what to do."""
 
 
-def build(out: Path, ort: Path, *, repository: Path = REPOSITORY) -> list[Path]:
+def build(out: Path, ort: Path, *, url: str = "", repository: Path = REPOSITORY) -> list[Path]:
     """Make the files in a folder, and SHA256SUMS of them; returns them.
 
     Raises:
@@ -47,7 +54,10 @@ def build(out: Path, ort: Path, *, repository: Path = REPOSITORY) -> list[Path]:
         _export(repository, tree)
         if len(found := {_version(tree), _version(tree / PHONE)}) > 1:
             raise DistributionError(f"pyproject.toml and {PHONE}/pyproject.toml have versions {sorted(found)}")
+        if url:
+            _link(tree, url.rstrip("/"))
         made = [
+            _npm_package(tree, out, epoch),
             _repacked(_built("build_sdist", tree, epoch), out, epoch),
             _moved(_built("build_wheel", tree, epoch), out),
         ]
@@ -69,6 +79,51 @@ def _export(repository: Path, tree: Path) -> None:
     ).stdout
     tree.mkdir()
     subprocess.run(["tar", "-xp", "-C", str(tree)], input=archive, check=True)
+
+
+def _link(tree: Path, url: str) -> None:
+    """Say where the repository is, and let README's links and images lead there."""
+    version = _version(tree)
+    links = {"Homepage": url, "Documentation": f"{url}/blob/v{version}/docs/tutorial.md"}
+    links |= {"Changelog": f"{url}/blob/v{version}/CHANGELOG.md", "Issues": f"{url}/issues"}
+    project, readme = tree / "pyproject.toml", tree / "README.md"
+    lines = "".join(f"{name} = {json.dumps(link)}\n" for name, link in links.items())
+    project.write_text(project.read_text() + f"\n[project.urls]\n{lines}")
+    readme.write_text(absolute_links(readme.read_text(), f"{url}/blob/v{version}/", f"{url}/raw/v{version}/"))
+
+
+def absolute_links(text: str, files: str, images: str) -> str:
+    """Return Markdown whose relative links and images lead to these addresses."""
+    text = re.sub(r'(<img src=")(?!https?:)', rf"\1{images}", text)
+    return re.sub(r"(\]\()(?!https?:|mailto:|#)", rf"\1{files}", text)
+
+
+def _npm_package(tree: Path, out: Path, epoch: int) -> Path:
+    """Pack the phone's modules, as `npm pack` would: they also run in Node, and use ONNX Runtime as a dependency."""
+    described = json.loads((tree / "phone" / "package.json").read_text())
+    about = {key: described[key] for key in ("name", "type", "description", "license", "dependencies")}
+    about |= {"version": _version(tree), "exports": {"./*": "./app/*"}}
+    files = {path.relative_to(tree / "phone").as_posix(): path for path in (tree / "phone" / "app").rglob("*.js*")}
+    files["LICENSE"] = tree / "LICENSE"
+    contents = {name: path.read_bytes() for name, path in files.items()}
+    contents["package.json"] = (json.dumps(about, indent=2) + "\n").encode()
+    target = out / f"{about['name']}-{about['version']}.tgz"
+    with _new_archive(target, epoch) as archive:
+        for name in sorted(contents):
+            member = tarfile.TarInfo(f"package/{name}")
+            member.size, member.mtime = len(contents[name]), epoch
+            archive.addfile(member, io.BytesIO(contents[name]))
+    return target
+
+
+@contextmanager
+def _new_archive(target: Path, epoch: int) -> Iterator[tarfile.TarFile]:
+    with (
+        target.open("wb") as raw,
+        gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=epoch) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        yield archive
 
 
 def _version(project: Path) -> str:
@@ -99,12 +154,7 @@ def _moved(path: Path, out: Path) -> Path:
 def _repacked(sdist: Path, out: Path, epoch: int) -> Path:
     """Write a source archive again without what differs from one build to the next: times, owners, order."""
     target = out / sdist.name
-    with (
-        tarfile.open(sdist) as source,
-        target.open("wb") as raw,
-        gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=epoch) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as copy,
-    ):
+    with tarfile.open(sdist) as source, _new_archive(target, epoch) as copy:
         for member in sorted(source.getmembers(), key=lambda member: member.name):
             member.mtime, member.uid, member.gid, member.uname, member.gname = epoch, 0, 0, "", ""
             member.pax_headers = {}
@@ -117,9 +167,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("dist"), help="folder for the files")
     parser.add_argument("--phone", type=Path, default=ORT, help="folder of ONNX Runtime for the web")
+    parser.add_argument("--url", default="", help="where the repository is; without it no link leads there")
     words = parser.parse_args()
     try:
-        made = build(words.out, words.phone)
+        made = build(words.out, words.phone, url=words.url)
     except DistributionError as error:
         print(f"Nothing to publish was made. {error}", file=sys.stderr)
         return 1

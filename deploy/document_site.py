@@ -48,7 +48,7 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "tasks": (
         "After this page you can tell what a task defines, and define one.",
-        ("gaitway.tasks.definition", "gaitway.tasks.metric", "federation.tasks.task"),
+        ("gaitway.tasks.definition", "gaitway.tasks.soundness", "federation.tasks.task"),
     ),
     "models": (
         "After this page you can build, save and load networks.",

@@ -10,6 +10,8 @@ a CPU build on aarch64. Another build has other hashes: docs/operations.md, 'Rep
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -18,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 LOCKS = Path(__file__).resolve().parent / "locks"
+NOT_INSTALLED = {"colorama": "BSD-3-Clause", "triton": "MIT"}
 WANTED = {"server": ("aggregator", "postgres"), "device": ("edge",)}
 HEADER = "# Made by `make lock` from pyproject.toml; do not edit. All files' hashes, for every platform."
 
@@ -47,7 +50,23 @@ def main() -> int:
             torch = torch or [entry for entry in every if ONLY_TORCH.match(entry)]
             _write(f"{name}.txt", f"Extras: {', '.join(extras)}; without torch", every, without=ONLY_TORCH)
     _write("torch.txt", "torch and what it alone needs, from the public index", torch)
+    names = {re.split("==| ", entry)[0] for file in LOCKS.glob("*.txt") for entry in entries(file.read_text())}
+    found = {name: license_of(name) for name in sorted(names)}
+    (LOCKS / "licenses.json").write_text(json.dumps(found, indent=1) + "\n")
     return 0
+
+
+def license_of(name: str) -> str:
+    """Return a package's license as it is installed here; CUDA's and Windows's packages aren't."""
+    try:
+        about = importlib.metadata.metadata(name)
+    except importlib.metadata.PackageNotFoundError:
+        return NOT_INSTALLED.get(
+            name, "NVIDIA's, see the package" if ONLY_TORCH.match(f"{name}==") else "see the package"
+        )
+    classifiers = [text for text in about.get_all("Classifier") or [] if text.startswith("License ::")]
+    listed = " OR ".join(text.rpartition(" :: ")[2] for text in classifiers)
+    return about.get("License-Expression") or listed or (about.get("License") or "see the package").splitlines()[0]
 
 
 def entries(lock: str) -> list[str]:

@@ -11,19 +11,14 @@ if __name__ == "__main__":
 
 import typer
 
-from edge_agent.cli.doctor import doctor
-from edge_agent.cli.enrol import enrol
 from edge_agent.cli.home_assistant import app as home_assistant_app
-from edge_agent.cli.label import label
-from edge_agent.cli.models import models
-from edge_agent.cli.page_password import page_password
-from edge_agent.cli.participation import take_part_again, withdraw_device
-from edge_agent.cli.privacy import privacy
+from edge_agent.cli.privacy import privacy, take_part_again, withdraw_device
 from edge_agent.cli.run import run
-from edge_agent.cli.status import status
-from edge_agent.cli.windows import windows
+from edge_agent.cli.setup import enrol, page_password
+from edge_agent.cli.status import doctor, models, status
+from edge_agent.cli.windows import label, windows
 from edge_agent.config.settings import example
-from gaitway.private_files import keep_private
+from gaitway.files import keep_private
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
 

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from federation.aggregation.averaging import midway
 from federation.method import SumMethod
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples
-from federation.serving.midway import midway
-from federation.serving.preference import Evidence, Prior, Rival, expected_gains, likeliest
+from federation.rounds.serving import Evidence, Prior, Rival, expected_gains, likeliest
 from federation.training.prediction import predict
 from gaitway.tasks.classification import confusion, scores_of
 from har_pipeline import (

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from serving_choice import CANDIDATES, METHODS, ORDER, _examples, _normalized, answers, candidates, validated
 
-from federation.serving.preference import Evidence, Rival, expected_gains, likeliest
+from federation.rounds.serving import Evidence, Rival, expected_gains, likeliest
 from gaitway.tasks.classification import confusion, scores_of
 from har_pipeline import ClientWindows, PipelineSettings, dataset_settings, default_cache_dir, prepare
 from har_pipeline.splits import Split, overlaps, split_client

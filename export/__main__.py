@@ -31,11 +31,9 @@ from export.recognizer import Recognizer
 from export.recording_files import described_columns, read_recordings
 from export.runtime import GateError, InputError, ModelMetadata, Session
 from export.timeline import Timeline
-from gaitway.errors import GaitwayError
-from gaitway.exit_codes import ExitCode
-from gaitway.extras import install_command
-from gaitway.progress import working
-from gaitway.terminal import Console
+from gaitway.errors import ExitCode, GaitwayError
+from gaitway.own_packages import install_command
+from gaitway.terminal import Console, working
 from har_pipeline import Recording
 from har_pipeline.description import read_description
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
@@ -225,7 +223,7 @@ def recognize(
                 if (describe or len(csv or ()) > 1) and not as_json and client:
                     typer.echo(f"{name}:" if describe is None else f"{client}, {visit}:")
                 recognizer = Recognizer(session, live=follow, on_warning=note)
-                timeline = Timeline(session.metadata.labels, each=per_window or follow, as_json=as_json)
+                timeline = Timeline(session.metadata.labels, per_window=per_window or follow, as_json=as_json)
                 for line in _lines(recordings, recognizer, timeline):
                     typer.echo(line)
             if not seen:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from export.runtime import InputError
-from gaitway.extras import install_command
+from gaitway.own_packages import install_command
 from har_pipeline import Recording
 from har_pipeline.description import DescribedFile, Description, description_of, file_recordings, find_files
 from har_pipeline.description.files import Matched

@@ -13,10 +13,10 @@ DIGITS = 4
 
 
 class Timeline:
-    """Makes lines of answers: for each stretch of one activity, or (numbers, `each`, `as_json`) for each window."""
+    """Makes lines of answers: one per stretch of an activity, or (numbers, `per_window`, `as_json`) one per window."""
 
-    def __init__(self, labels: Sequence[str], *, each: bool, as_json: bool) -> None:
-        self._labels, self._each, self._as_json = labels, each, as_json
+    def __init__(self, labels: Sequence[str], *, per_window: bool, as_json: bool) -> None:
+        self._labels, self._per_window, self._as_json = labels, per_window, as_json
         self._width = max(map(len, labels))
         self._first_s: float | None = None
         self._stretch: list[Answer] = []
@@ -29,7 +29,7 @@ class Timeline:
         """Return the lines that are complete with this answer."""
         if self._as_json:
             return [self._json(answer)]
-        if self._each or answer.number is not None:
+        if self._per_window or answer.number is not None:
             return [self._line([answer])]
         done = []
         if self._stretch and not self._continues(answer):
@@ -52,7 +52,7 @@ class Timeline:
             return f"{first.start_s - begin_s:8.1f} to {last.end_s - begin_s:8.1f} s  {first.label}"
         probability = float(np.mean([answer.probability for answer in stretch]))
         count = len(stretch)
-        windows = "" if self._each else f"  {count} window{'s' if count > 1 else ''}"
+        windows = "" if self._per_window else f"  {count} window{'s' if count > 1 else ''}"
         span = f"{first.start_s - begin_s:8.1f} to {last.end_s - begin_s:8.1f} s"
         return f"{span}  {first.label:<{self._width}}  {probability:4.0%}{windows}"
 

@@ -47,7 +47,7 @@ from federation.records import (
     UploadGroup,
 )
 from federation.records.tree import map_tree, merge, select
-from federation.serving.heads import PERSONALIZED, SHARED
+from federation.rounds.serving import PERSONALIZED, SHARED_HEAD
 from federation.tasks.task import Task
 from federation.training.forward import Network
 from federation.training.schedule import WindowCopies
@@ -294,11 +294,11 @@ class Method:
 
     def fold_params(self, before: Sums, update: Update) -> Sums:
         """Add an update's weight and parameters to any accumulator that has room for them."""
-        weight, mine = self.weight(update), update.tensors["params"]
+        weight, params = self.weight(update), update.tensors["params"]
         total = before.weight + weight
         if self.aggregation == "mean":
-            return replace(before, weight=total, params=add_weighted(before.params, mine, weight))
-        return replace(before, weight=total, clients=(*before.clients, mine))
+            return replace(before, weight=total, params=add_weighted(before.params, params, weight))
+        return replace(before, weight=total, clients=(*before.clients, params))
 
     def combined(self, sums: MeanSums, like: Tensors) -> Tensors:
         """Return the mean of the folded parameters, or what the robust rule makes of them."""
@@ -384,7 +384,7 @@ class SumMethod(Method):
 
     def serving_models(self, client: Client) -> dict[str, Client]:
         """Return by name all networks that the client could serve with, `shared` and `personalized` among them."""
-        return {SHARED: client, PERSONALIZED: self.serving_model(client)}
+        return {SHARED_HEAD: client, PERSONALIZED: self.serving_model(client)}
 
     def adapted_model(self, client: Client, broadcast: Broadcast, features: Tensor, *, is_far: bool) -> Client | None:
         """Return what serves a client that has no label, adapted to its own windows' features (n, D).

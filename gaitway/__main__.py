@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
-from gaitway.errors import closest
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode, closest
 from gaitway.interrupts import begin_loading, end_loading, run_program
 
 
@@ -79,7 +78,7 @@ def main(words: Sequence[str] | None = None) -> None:
     elif first in ("--version", "-V", "version"):
         print(f"gaitway {version()}")
     elif first == "plugins":
-        from gaitway.plugin_list import main as list_plugins  # some milliseconds, which only it needs
+        from gaitway.plugins import main as list_plugins  # some milliseconds, which only it needs
 
         raise SystemExit(list_plugins(rest))
     elif first == "cache":
@@ -126,7 +125,7 @@ def _run(name: str, words: list[str]) -> None:
             raise
         if error.name in UNIX_MODULES:
             _fail(f"`gaitway {name}` runs on {program.systems}, and this system has no Python module {error.name}")
-        from gaitway.extras import install_command
+        from gaitway.own_packages import install_command
 
         _fail(f"`gaitway {name}` needs {error.name}, which is not installed: {install_command(program.extra)}")
     from typer.main import get_command  # there with every program

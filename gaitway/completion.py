@@ -10,7 +10,7 @@ from importlib import import_module
 import typer
 from typer.completion import completion_init, get_completion_script  # type: ignore[attr-defined]
 
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 
 VARIABLE = "_GAITWAY_COMPLETE"
 """Set by the shell's script when it asks what may come next."""

@@ -1,9 +1,10 @@
-"""The root of every error that one of the packages raises on purpose, and the sentences that all of them share."""
+"""The root of every error that one of the packages raises on purpose, the sentences that they share, and exit codes."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
 from typing import Any, Protocol, get_args
 
 MAX_SHOWN_INPUT = 200
@@ -134,3 +135,18 @@ def _keys_at(model: object, path: Sequence[object]) -> list[str]:
     if not keys:
         return list(names)
     return _keys_at(names[keys[0]].annotation, keys[1:]) if keys[0] in names else []
+
+
+class ExitCode(IntEnum):
+    """What an exit status means; others come from the shell or from a signal (128 and its number)."""
+
+    DONE = 0
+    """Also of a server, a broker or a device that Ctrl-C or SIGTERM has ended."""
+    FAILED = 1
+    """The outcome is bad: a check found a problem, a gate refused a model, a server could not be reached."""
+    REFUSED = 2
+    """Nothing was done: an option, a setting or a file is not what is needed, and the message says what is."""
+    PENDING = 3
+    """An operator must approve first; the same command goes on afterwards."""
+    INTERRUPTED = 130
+    """Ctrl-C; the same command goes on where the work can be resumed."""

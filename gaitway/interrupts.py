@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 
 IMPORT_MACHINERY = "<frozen importlib._bootstrap>"
 SAID = "Interrupted."

@@ -1,12 +1,19 @@
-"""The names of Gaitway's top-level packages, which a user's own file beside a script can hide."""
+"""Gaitway's top-level packages, which a user's file beside a script can hide, and how its extras are installed.
+
+No package index has Gaitway: a name alone would find nothing, or somebody else's package.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 
 OWN_PACKAGES = (
     *("gaitway", "har_pipeline", "models", "federation", "edge_agent", "aggregator_api", "export", "phone", "sim"),
@@ -59,3 +66,16 @@ def _origin(name: str) -> Path | None:
     except ValueError:  # a module without a spec
         return None
     return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def install_command(extra: str) -> str:
+    """Return the pip command that adds an extra, from the folder or file that this Gaitway was installed from."""
+    try:
+        noted = json.loads(distribution("gaitway").read_text("direct_url.json") or "{}")  # PEP 610
+        url = str(noted["url"])
+        is_editable = bool(noted.get("dir_info", {}).get("editable"))
+    except (PackageNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return f"pip install 'gaitway[{extra}]'"  # from an index, or never installed
+    if is_editable:
+        return f"pip install -e '{url2pathname(urlsplit(url).path)}[{extra}]'"
+    return f"pip install 'gaitway[{extra}] @ {url}'"

@@ -3,7 +3,6 @@
 from gaitway.window_cache import default_cache_dir
 from har_pipeline.errors import LabelError, PipelineError, SettingsError, SignalError, SourceError
 from har_pipeline.normalization import ChannelStatistics, channel_statistics, normalize_clients
-from har_pipeline.origin import Origin
 from har_pipeline.preparation import (
     dataset_labels,
     dataset_names,
@@ -13,7 +12,7 @@ from har_pipeline.preparation import (
     prepare_members,
     recordings,
 )
-from har_pipeline.recording import CHANNELS, Recording, device_of, subject_of
+from har_pipeline.recording import CHANNELS, Origin, Recording, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.signals.checks import Finding, SignalChecks
 from har_pipeline.splits import (

@@ -13,7 +13,7 @@ import numpy as np
 
 from gaitway.files import written_whole
 from har_pipeline.errors import PipelineError
-from har_pipeline.origin import Origin
+from har_pipeline.recording import Origin
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.signals.checks import Finding
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset

@@ -15,10 +15,9 @@ from rich.markup import escape
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gaitway.exit_codes import ExitCode
-from gaitway.extras import install_command
-from gaitway.progress import ProgressDisplay
-from gaitway.terminal import Console
+from gaitway.errors import ExitCode
+from gaitway.own_packages import install_command
+from gaitway.terminal import Console, ProgressDisplay
 from gaitway.window_cache import default_cache_dir
 from har_pipeline.apps.cli import show_exports, show_found
 from har_pipeline.apps.reader import AppReader, AppSource
@@ -26,7 +25,6 @@ from har_pipeline.combination import COMBINATIONS, Combination, combination_of
 from har_pipeline.description.cli import show_description, write_draft
 from har_pipeline.description.model import read_description
 from har_pipeline.errors import PipelineError, SettingsError
-from har_pipeline.gravity import MEANINGS
 from har_pipeline.preparation import (
     dataset_labels,
     dataset_names,
@@ -34,11 +32,13 @@ from har_pipeline.preparation import (
     prepare,
     reader_of,
 )
-from har_pipeline.readers import APPS, READERS, described
+from har_pipeline.readers import APPS, READERS
+from har_pipeline.readers.described import DESCRIBED
 from har_pipeline.readers.reader import RecordingReader
 from har_pipeline.signals.checks import grouped
 from har_pipeline.splits import split_client
 from har_pipeline.streaming.windows import WindowedDataset
+from har_pipeline.units import MEANINGS
 
 app = typer.Typer(
     help="From the recordings of motion sensors to windows of 128 samples × 6 channels at 50 Hz.",
@@ -162,10 +162,10 @@ def prepare_command(
         chosen = _json(options)
         if describe is not None:
             _refuse_other(dataset)
-            dataset, chosen = described.NAME, {**read_description(describe).to_json(), **chosen}
+            dataset, chosen = DESCRIBED, {**read_description(describe).to_json(), **chosen}
         if dataset is None:
             raise SettingsError(f"no data set; name one of {', '.join(dataset_names())}, or give --describe data.toml")
-        if strict and (dataset == described.NAME or dataset in {app.name for app in APPS}):
+        if strict and (dataset == DESCRIBED or dataset in {app.name for app in APPS}):
             chosen["strict"] = True  # published sets are as published, or refused
         changes: dict[str, Any] = {"stride": stride, "label_share": label_share}
         settings = replace(
@@ -211,7 +211,7 @@ def _print_error(words: str) -> None:
 
 
 def _refuse_other(dataset: str | None) -> None:
-    if dataset not in (None, described.NAME):
+    if dataset not in (None, DESCRIBED):
         raise SettingsError(f"--describe is of a data set of its own; leave {dataset!r} out")
 
 
@@ -233,7 +233,7 @@ def _describe(dataset: str, root: Path | None) -> None:
     else:
         labels = ", ".join(reader.labels(reader.defaults)) or "as the description says"
     console.print(f"labels    {labels}")
-    meaning = "" if reader.name == described.NAME else f": {MEANINGS[reader.acceleration]}"
+    meaning = "" if reader.name == DESCRIBED else f": {MEANINGS[reader.acceleration]}"
     console.print(f"acceleration  {_acceleration(reader)}{meaning}", markup=False, soft_wrap=True)
     console.print(f"expected  {reader.expected(reader.defaults)}", markup=False)
     console.print(f"settings  {json.dumps(reader.settings.to_json())}")
@@ -248,7 +248,7 @@ def _describe(dataset: str, root: Path | None) -> None:
 
 
 def _acceleration(reader: RecordingReader) -> str:
-    return "as the description says" if reader.name == described.NAME else reader.acceleration
+    return "as the description says" if reader.name == DESCRIBED else reader.acceleration
 
 
 def _merging(dataset: str, combination: Combination) -> Table:

@@ -1,4 +1,9 @@
-"""One sensor of one session as readers yield it: the only form in which raw samples enter the pipeline."""
+"""One sensor of one session as readers yield it: the only form in which raw samples enter the pipeline.
+
+`Origin` says where a client's windows come from, so that clients can be grouped by user, device or body place. An id is
+`user` or `user_suffix`, where the suffix is what a user wore several of: a device or a place on the body. Only the
+reader knows which of the two it is, and what is the same for the whole set; so each reader states it.
+"""
 
 from __future__ import annotations
 
@@ -97,3 +102,19 @@ def device_of(client: str) -> str:
     """Read the device, or body place, from a client's id: all after its last `_`, or ""; `origin` tells which it is."""
     _, separator, tail = client.rpartition("_")
     return tail if separator else ""
+
+
+Key = Literal["dataset", "user", "device", "place"]
+
+
+class Origin(NamedTuple):
+    """Data set, user, device and body place of a client; "" where unknown.
+
+    `user` is the subject as the client's id names it, so it differs between data sets that are combined. Devices and
+    places are named alike in every data set.
+    """
+
+    dataset: str
+    user: str
+    device: str = ""
+    place: str = ""

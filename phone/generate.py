@@ -3,10 +3,9 @@
 `python -m phone.generate` (`make messages`) writes `phone/app/protocol/messages.generated.js` from the JSON Schema of
 `federation.protocol.messages` and `federation.plan`, and `phone/app/training/manifest.generated.js` from that of
 programs, `export.program.manifest`, and `phone/app/secure_sums/messages.generated.js` from that of
-`federation.secure_sums.messages`; `docs/messages.schema.json` has the schemas themselves. A test compares the files
-with what they say today. What a phone
-reads becomes a JSDoc type and a check with the same bounds, what it writes a type alone. A reader is stricter than
-pydantic in one thing: it turns no text into a number. Where Python sets no bound, the size of a message is the bound.
+`federation.secure_sums.messages`. A test compares the files with what they say today. What a phone reads becomes a
+JSDoc type and a check with the same bounds, what it writes a type alone. A reader is stricter than pydantic in one
+thing: it turns no text into a number. Where Python sets no bound, the size of a message is the bound.
 """
 
 from __future__ import annotations
@@ -24,17 +23,15 @@ from pydantic.json_schema import models_json_schema
 import federation.plan
 from export.program import archive, graph_check, manifest
 from federation.protocol import messages
+from federation.rounds import gains
 from federation.secure_sums import messages as sums
-from federation.secure_sums.phones import phone_sum_groups
-from federation.serving import gains
-from gaitway.label_text import SPELLED_OUT
+from federation.secure_sums.live import phone_sum_groups
+from gaitway.plain_text import SPELLED_OUT
 from phone import APP
 
 GENERATED = APP / "protocol" / "messages.generated.js"
 GENERATED_MANIFEST = APP / "training" / "manifest.generated.js"
 GENERATED_SUMS = APP / "secure_sums" / "messages.generated.js"
-SCHEMAS = APP.parent.parent / "docs" / "messages.schema.json"
-"""The same messages for clients in other languages."""
 READ = (messages.Announcement, messages.Invitation, messages.Offer, messages.Notice, messages.Acknowledgement)
 WRITTEN = (messages.DeviceStatus, messages.ModelRefusal, messages.UpdateManifest)
 SUMS_READ = (
@@ -95,7 +92,7 @@ Schema = Mapping[str, Any]
 def _labels() -> str:
     rows = "".join(f"  {json.dumps(name)}: {json.dumps(words)},\n" for name, words in SPELLED_OUT.items())
     return (
-        "/** Names that data sets publish, where people would not guess them (gaitway/label_text.py).\n"
+        "/** Names that data sets publish, where people would not guess them (gaitway/plain_text.py).\n"
         " * @type {Record<string, string>} */\n"
         f"export const SPELLED_OUT = {{\n{rows}}};\n\n"
     )
@@ -186,7 +183,7 @@ def _constants() -> Iterator[str]:
     rows = "".join(f"  {name}: {json.dumps(groups)},\n" for name, groups in phone_sum_groups().items())
     kind = "@type {Record<string, readonly string[]>}"
     yield f"/** {words}\n * {kind} */\nexport const SUM_GROUPS = {{\n{rows}}};\n"
-    yield "/** The segments of a sum behind those of the method (federation/serving/gains.py). */\n"
+    yield "/** The segments of a sum behind those of the method (federation/rounds/gains.py). */\n"
     values = {"candidates": list(gains.MODELS), "maxNumber": gains.MAX_NUMBER, "maxClasses": gains.MAX_CLASSES}
     written = ", ".join(f"{name}: {_json(value)}" for name, value in values.items())
     yield f"export const GAINS = {{ {written} }};\n"
@@ -295,8 +292,8 @@ def _expression(field: Schema) -> str:
         case {"type": "object", "additionalProperties": dict(values)}:
             return f"record({_expression(values)}, {_number(field.get('maxProperties', 'MESSAGE_BYTES'))})"
         case {"type": "object", "patternProperties": dict(values)}:
-            ((pattern, each),) = values.items()
-            return f"record({_expression(each)}, {_number(field['maxProperties'])}, /{pattern}/)"
+            ((pattern, items),) = values.items()
+            return f"record({_expression(items)}, {_number(field['maxProperties'])}, /{pattern}/)"
         case {"type": "object"}:
             return "anyObject"
         case {"type": "boolean"}:
@@ -352,20 +349,12 @@ def _variable(name: str) -> str:
     return name[0].lower() + name[1:]
 
 
-def schemas() -> str:
-    """Return the JSON Schemas of all messages between server and device, by their names below `$defs`."""
-    _, schema = models_json_schema([(model, "validation") for model in (*READ, *WRITTEN)])
-    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
-
-
 def main(
     path: Path = GENERATED,
     manifest_path: Path = GENERATED_MANIFEST,
     sums_path: Path = GENERATED_SUMS,
-    schemas_path: Path = SCHEMAS,
 ) -> None:
-    """Write the generated modules, and the schemas."""
-    schemas_path.write_text(schemas(), encoding="utf-8")
+    """Write the generated modules."""
     path.write_text(source(), encoding="utf-8")
     sums_path.write_text(sums_source(), encoding="utf-8")
     manifest_path.write_text(manifest_source(), encoding="utf-8")

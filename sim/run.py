@@ -20,7 +20,7 @@ from federation.method import Method
 from federation.methods import method_from_json
 from federation.tasks import task_from_json
 from federation.tasks.task import Task
-from federation.training.cuda import compute_reproducibly, reserve_workspace
+from federation.training.forward import compute_reproducibly, reserve_workspace
 from gaitway.errors import first_problem
 from gaitway.interrupts import HeldSignals
 from gaitway.tasks import TargetKind

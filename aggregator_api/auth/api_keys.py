@@ -18,7 +18,7 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from aggregator_api.auth.server_identity import write_secret
+from aggregator_api.auth.signing import write_secret
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import CredentialRow, DeviceRow, FederationRow

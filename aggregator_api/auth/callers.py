@@ -1,24 +1,33 @@
-"""From the key or session that a request shows to its `Caller`: looked up in the database, remembered for a second.
+"""Who sends a request, and from which address.
 
+From the key or session that a request shows to its `Caller`: looked up in the database, remembered for a second.
 A key in use is looked up again before its second is over, beside the requests that show it: of these only the first
 one waits for a busy database.
+
+The address of whoever sends a request: the peer's, or what a trusted proxy says of it.
+A proxy adds the address that it sees at the right end of `X-Forwarded-For` (RFC 7239, 5.2 and 7.4). Everything left of
+that was written by somebody whom nobody vouches for, so the list is read from the right, past the trusted proxies, up
+to the first address that is none of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import Lock
 
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
@@ -131,3 +140,77 @@ def _note(database: Database, caller: Caller, now: float) -> None:
             api_keys.note_use(session, caller, now)
     except SQLAlchemyError as error:
         log.warning("key use not recorded key=%s: %s", caller.id, error)
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+UNKNOWN = "unknown"
+
+
+class ClientAddress:
+    """Puts the address into `scope["state"]["client_address"]`, and the scheme that the client used into the scope."""
+
+    def __init__(self, app: ASGIApp, trusted: Sequence[Network]) -> None:
+        self._app = app
+        self._trusted = tuple(trusted)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Find the address, then hand the request on."""
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            peer = peer_of(scope)
+            forwarded = headers.getlist("x-forwarded-for")
+            scope.setdefault("state", {})["client_address"] = client_address(peer, forwarded, self._trusted)
+            scheme = headers.get("x-forwarded-proto", "").strip().lower()
+            if scheme in ("http", "https") and is_trusted(peer, self._trusted):
+                scope["scheme"] = scheme
+        await self._app(scope, receive, send)
+
+
+def client_address(peer: str, forwarded: Iterable[str], trusted: Sequence[Network]) -> str:
+    """Return the client's address: `peer`, unless it is a trusted proxy that names another in `X-Forwarded-For`."""
+    entries = [entry.strip() for line in forwarded for entry in line.split(",")]
+    found = peer
+    while entries and is_trusted(found, trusted):
+        entry = parse(entries.pop())
+        if entry is None:
+            break  # "unknown", or nonsense: the last address that somebody vouches for is the proxy's
+        found = str(entry)
+    return found
+
+
+def peer_of(scope: Scope) -> str:
+    """Return the address that the connection comes from."""
+    return str(scope["client"][0]) if scope.get("client") else UNKNOWN
+
+
+def is_trusted(address: str, trusted: Sequence[Network]) -> bool:
+    """Whether that address is a trusted proxy's."""
+    found = parse(address)
+    return found is not None and any(found in network for network in trusted)
+
+
+def parse(entry: str) -> Address | None:
+    """Read an address, with or without a port; an IPv4 address in an IPv6 one is the IPv4 address."""
+    text = entry.strip().strip('"')
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
+
+
+def network(host: str) -> str:
+    """Return whose address it is: an IPv6 customer has a whole /64 to choose from."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 6 and not address.ipv4_mapped:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(getattr(address, "ipv4_mapped", None) or address)

@@ -23,7 +23,7 @@ from aggregator_api.auth import api_keys, web_sessions
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.core.errors import TooManyError
 from aggregator_api.storage.db.database import Database
-from aggregator_api.storage.db.failure_log import failures
+from aggregator_api.storage.outages import failures
 from gaitway.threads import supervised_task
 
 CHECK_S = 2.0

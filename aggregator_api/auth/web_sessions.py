@@ -93,10 +93,10 @@ def make_link(session: Session, key: CredentialRow, now: float, lifetime_s: floa
 
 def follow_link(session: Session, token: str, now: float) -> NewSession | None:
     """Use a link up and begin a session; None if it is unknown, used or over, or its key opens nothing any more."""
-    mine = WebSessionRow.token_sha256 == _link_sha256(token)
+    is_link = WebSessionRow.token_sha256 == _link_sha256(token)
     query = select(CredentialRow.prefix).join(WebSessionRow, WebSessionRow.credential_id == CredentialRow.id)
-    prefix = session.scalar(query.where(mine, WebSessionRow.expires_at > now))
-    session.execute(delete(WebSessionRow).where(mine))
+    prefix = session.scalar(query.where(is_link, WebSessionRow.expires_at > now))
+    session.execute(delete(WebSessionRow).where(is_link))
     caller = None if prefix is None else api_keys.find_id(session, prefix, now)
     return None if caller is None else begin(session, caller, now)
 
@@ -143,8 +143,8 @@ def from_this_site(headers: Headers) -> bool:
 
 
 def _make_room(session: Session, key: CredentialRow) -> None:
-    mine = select(WebSessionRow.token_sha256).where(WebSessionRow.credential_id == key.id)
-    oldest = session.scalars(mine.order_by(WebSessionRow.created_at.desc()).offset(MAX_SESSIONS_PER_KEY - 1)).all()
+    query = select(WebSessionRow.token_sha256).where(WebSessionRow.credential_id == key.id)
+    oldest = session.scalars(query.order_by(WebSessionRow.created_at.desc()).offset(MAX_SESSIONS_PER_KEY - 1)).all()
     session.execute(delete(WebSessionRow).where(WebSessionRow.token_sha256.in_(oldest)))
 
 

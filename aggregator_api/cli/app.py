@@ -12,24 +12,31 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from aggregator_api.cli.audit import app as audit_app
+from aggregator_api.cli.audit import audit_app, notify_app
 from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
 from aggregator_api.cli.devices import app as devices_app
-from aggregator_api.cli.keys import keys_app, login_link, tokens_app
-from aggregator_api.cli.notify import app as notify_app
-from aggregator_api.cli.retention import delete_device, federations_app, retention_app, versions_app
+from aggregator_api.cli.keys import keys_app, login_link, tokens_app, vouch_app
 from aggregator_api.cli.rollouts import app as rollouts_app
 from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, fail, new_app
-from aggregator_api.cli.storage import backup, fsck, new_epoch, new_ledger, restore
-from aggregator_api.cli.vouch import app as vouch_app
+from aggregator_api.cli.storage import (
+    backup,
+    delete_device,
+    federations_app,
+    fsck,
+    new_epoch,
+    new_ledger,
+    restore,
+    retention_app,
+    versions_app,
+)
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.ports import is_loopback, require_free
 from aggregator_api.core.settings import Settings, load
 from aggregator_api.storage.db.database import Database
 from aggregator_api.transport.mqtt.embedded_broker import BrokerThread, LocalAccounts, run_broker
 from aggregator_api.transport.mqtt.mosquitto.roles import SERVER_ROLE
+from gaitway.files import keep_private
 from gaitway.logs import JsonLines, TextLines
-from gaitway.private_files import keep_private
 
 app = new_app()
 app.command("broker-config")(broker_config)
@@ -166,10 +173,11 @@ def gc(
     typer.echo(f"{found.blobs} blobs of {found.size:,} bytes {'would be' if dry_run else 'were'} removed")
 
 
+OutOption = Annotated[Path | None, typer.Option("--out", help="File to write; else the terminal.")]
+
+
 @app.command()
-def openapi(
-    out: Annotated[Path | None, typer.Option("--out", help="File to write; else the terminal.")] = None,
-) -> None:
+def openapi(out: OutOption = None) -> None:
     """Print the OpenAPI document of the REST interface, as it is checked in.
 
     Example: `python -m aggregator_api openapi --out docs/openapi.json`
@@ -177,12 +185,26 @@ def openapi(
     from aggregator_api.http import app as application  # torch takes a second, which --help need not
     from aggregator_api.http.api.openapi import text
 
-    described = text(application.create_app(Settings()))
+    _write(text(application.create_app(Settings())), out)
+
+
+@app.command()
+def asyncapi(out: OutOption = None) -> None:
+    """Print the AsyncAPI document of the devices' protocol, as it is checked in.
+
+    Example: `python -m aggregator_api asyncapi --out docs/asyncapi.json`
+    """
+    from aggregator_api.transport.asyncapi import text
+
+    _write(text(), out)
+
+
+def _write(document: str, out: Path | None) -> None:
     if out is None:
-        typer.echo(described, nl=False)
+        typer.echo(document, nl=False)
         return
     with cli_errors():
-        out.write_text(described)
+        out.write_text(document)
 
 
 @contextmanager

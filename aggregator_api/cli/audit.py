@@ -1,4 +1,4 @@
-"""`python -m aggregator_api audit list|export|verify`: on the database itself, on the server's machine."""
+"""Commands that list the audit log and send a test notification."""
 
 from __future__ import annotations
 
@@ -9,13 +9,24 @@ from typing import Annotated, Literal
 
 import typer
 
-from aggregator_api.cli.session import ConfigOption, DataOption, date, fail, moment, new_app, print_table, reading
+from aggregator_api.cli.session import (
+    ConfigOption,
+    DataOption,
+    cli_errors,
+    date,
+    fail,
+    moment,
+    new_app,
+    print_table,
+    reading,
+)
+from aggregator_api.core.settings import load
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.audit import Filters
 from aggregator_api.storage.db.models import AuditRow
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 
-app = new_app("Who did what, from where and when: entries that are only ever added.")
+audit_app = new_app("Who did what, from where and when: entries that are only ever added.")
 
 SinceOption = Annotated[
     str | None,
@@ -32,7 +43,7 @@ FederationOption = Annotated[str | None, typer.Option("--federation", help="Only
 DeviceOption = Annotated[str | None, typer.Option("--device", help="Only about devices of this name.")]
 
 
-@app.command("list")
+@audit_app.command("list")
 def list_entries(
     since: SinceOption = None,
     actor: ActorOption = None,
@@ -56,7 +67,7 @@ def list_entries(
     print_table(("when (UTC)", "who", "from", "what", "federation", "device", "detail"), rows)
 
 
-@app.command("export")
+@audit_app.command("export")
 def export_entries(
     since: SinceOption = None,
     actor: ActorOption = None,
@@ -84,7 +95,7 @@ def export_entries(
     typer.echo(f"{out}: {written} entries")
 
 
-@app.command()
+@audit_app.command()
 def verify(
     expect: Annotated[
         str | None,
@@ -116,3 +127,38 @@ def _filters(
 ) -> Filters:
     at = None if since is None else moment(since, time.time())
     return Filters(at, actor, action, federation, device)
+
+
+notify_app = new_app("Tell the operator what needs attention: by webhook and e-mail, as the settings say.")
+
+
+@notify_app.callback()
+def notify() -> None:
+    """Tell the operator what needs attention: by webhook and e-mail, as the settings say."""
+
+
+@notify_app.command("test")
+def send_test(data_dir: DataOption = None, config: ConfigOption = None) -> None:
+    """Send a test to each destination once, and print the result.
+
+    With notify_webhook_secret_file, a POST has the header X-Gaitway-Signature: t=TIME,v1=HEX, an HMAC-SHA256 of the
+    time in Unix seconds, a dot and the body. Receivers should refuse old times. X-Gaitway-Delivery is the same in each
+    attempt. The server follows no redirects, and waits 15 minutes after notify_attempts failures.
+
+    Example: `python -m aggregator_api notify test --config server.toml`
+    """
+    from aggregator_api.notifications.channels import Notification, channels_of
+
+    with cli_errors():
+        settings = load(config, data_dir=data_dir)
+        channels = channels_of(settings)
+    if not channels:
+        raise fail("nobody is told: set notify_webhook_url, or notify_email_to with notify_smtp_host")
+    base = settings.public_url or settings.own_url
+    words = "This is a test: notifications of this server arrive here."
+    failed = False
+    for channel in channels:
+        result = channel.deliver(Notification("note", words, "", "test", "test", f"{base}/", base, time.time()))
+        failed = failed or bool(result.reason)
+        typer.echo(f"{channel.name}: {result.reason or 'delivered'}")
+    raise typer.Exit(ExitCode.FAILED if failed else ExitCode.DONE)

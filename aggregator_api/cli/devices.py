@@ -59,9 +59,9 @@ def list_devices(
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
     rows = []
-    for one in found:
-        what = (one["name"], one["federation"], one["state"], date(one["seen_at"]), one["examples"])
-        rows.append((*what, one["enrolment"], " ".join(one["tags"])))
+    for device in found:
+        what = (device["name"], device["federation"], device["state"], date(device["seen_at"]), device["examples"])
+        rows.append((*what, device["enrolment"], " ".join(device["tags"])))
     print_table(("device", "federation", "state", "last seen (UTC)", "examples", "enrolment", "tags"), rows)
 
 
@@ -179,7 +179,7 @@ def tag(
 
     Example: `python -m aggregator_api devices tag --federation walk phone1 phone2 --tag pilot`
     """
-    from aggregator_api.devices.tags import change
+    from aggregator_api.devices.service import change
 
     with writing(data_dir, config) as session:
         wanted = DeviceTags(tags=tags or []).tags
@@ -206,18 +206,18 @@ def enrol(
     Example: `python -m aggregator_api devices enrol --federation walk --csv devices.csv --server
     https://gaitway.example --out sheet.html`
     """
-    from aggregator_api.auth.server_identity import Identity, write_secret
-    from aggregator_api.devices import bulk
+    from aggregator_api.auth.signing import Identity, write_secret
+    from aggregator_api.devices import enrolment_tokens
 
     with writing(data_dir, config) as session:
         if out.suffix not in (".html", ".csv"):
             raise ConfigError(f"--out {out}: expected a name that ends in .html or .csv")
-        address, row = bulk.checked_server(server), get_federation(session, federation)
-        wanted = bulk.read_devices(_text(devices), _enrolled(session, row))
+        address, row = enrolment_tokens.checked_server(server), get_federation(session, federation)
+        wanted = enrolment_tokens.read_devices(_text(devices), _enrolled(session, row))
         server_key = Identity(load(config, data_dir=data_dir).identity).public_key
         given = {"auto_approve": auto_approve, "lifetime_s": hours * 3600, "server_key": server_key}
         made = _tokens(session, row, wanted, address, given)
-        text = bulk.sheet(made) if out.suffix == ".html" else bulk.token_table(made)
+        text = enrolment_tokens.sheet(made) if out.suffix == ".html" else enrolment_tokens.token_table(made)
         if not write_secret(out, text.encode()):
             raise ConfigError(f"{out} is there already, and may hold tokens; delete it, or name another file")
     typer.echo(f"{out}: {len(made)} tokens, each as secret as a password until its device has used it")
@@ -243,14 +243,18 @@ def _tokens(
     given: Mapping[str, Any],
 ) -> list[Any]:
     from aggregator_api.devices import enrolment_tokens
-    from aggregator_api.devices.bulk import IssuedToken
+    from aggregator_api.devices.enrolment_tokens import IssuedToken
     from federation.protocol.enrolment_uri import EnrolmentUri
 
     made = []
-    for one in wanted:
-        row, token = enrolment_tokens.make(session, federation, device=one.device, tags=one.tags, **given)
-        made.append(IssuedToken(EnrolmentUri(server, federation.name, one.device, token), one.tags, row.expires_at))
+    for entry in wanted:
+        row, token = enrolment_tokens.make(session, federation, device=entry.device, tags=entry.tags, **given)
+        made.append(IssuedToken(EnrolmentUri(server, federation.name, entry.device, token), entry.tags, row.expires_at))
         note(
-            session, "enrolment-tokens.create", federation=federation.name, device=one.device, detail=f"token {row.id}"
+            session,
+            "enrolment-tokens.create",
+            federation=federation.name,
+            device=entry.device,
+            detail=f"token {row.id}",
         )
     return made

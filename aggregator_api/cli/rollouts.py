@@ -46,7 +46,7 @@ def start(
     Example: `python -m aggregator_api rollouts start --federation walk --version 3 --tag pilot`
     """
     from aggregator_api.rollouts import service, transitions  # torch takes a second, which --help need not
-    from aggregator_api.rollouts.requests import NewRollout
+    from aggregator_api.rollouts.schedules import NewRollout
 
     with writing(data_dir, config) as session:
         row = get_federation(session, federation)
@@ -80,11 +80,18 @@ def list_rollouts(
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
     rows = []
-    for one in found:
-        goes_to = " ".join(one["tags"]) or f"{one['share']:.0%}"
-        counts = (one["members"], one["successes"], one["failures"])
-        cells = (one["number"], one["version"], one["phase"], f"{one['wave']} of {one['waves']}", goes_to, *counts)
-        rows.append((*cells, date(one["started_at"])))
+    for rollout in found:
+        goes_to = " ".join(rollout["tags"]) or f"{rollout['share']:.0%}"
+        counts = (rollout["members"], rollout["successes"], rollout["failures"])
+        cells = (
+            rollout["number"],
+            rollout["version"],
+            rollout["phase"],
+            f"{rollout['wave']} of {rollout['waves']}",
+            goes_to,
+            *counts,
+        )
+        rows.append((*cells, date(rollout["started_at"])))
     columns = ("rollout", "version", "phase", "wave", "goes to", "devices", "good", "failed", "began (UTC)")
     print_table(columns, rows)
 
@@ -137,7 +144,7 @@ def _listed(federation: str, data_dir: Any, config: Any) -> list[dict[str, Any]]
     with reading(data_dir, config) as session:
         row = get_federation(session, federation)
         query = select(RolloutRow).where(RolloutRow.federation_id == row.id).order_by(RolloutRow.number)
-        return [described(one).model_dump() for one in session.scalars(query)]
+        return [described(row).model_dump() for row in session.scalars(query)]
 
 
 def _move(verb: str, federation: str, number: int, event: Event, data_dir: Any, config: Any) -> None:

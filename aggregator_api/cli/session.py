@@ -21,8 +21,7 @@ from aggregator_api.core.settings import Settings, load
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.database import Database, opened
 from aggregator_api.storage.db.models import FederationRow
-from gaitway.errors import first_problem
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode, first_problem
 from gaitway.terminal import Console
 
 DAY_S = 24 * 3600
@@ -108,7 +107,7 @@ def revoke_accounts(settings: Settings, federation: str, devices: Iterable[str],
     Raises:
         UnavailableError: if the broker does not; it says what is `done` all the same, and the `remedy`.
     """
-    from aggregator_api.devices.accounts import username
+    from aggregator_api.devices.service import username
     from aggregator_api.transport.mqtt.mosquitto.dynamic_security import accounts_of
 
     try:

@@ -58,7 +58,7 @@ class NotificationSettings(SecretFields, TypedNumbers, BaseSettings):
     @field_validator("notify_email_to", mode="before")
     @classmethod
     def _split_addresses(cls, given: Any) -> Any:
-        return [each.strip() for each in given.split(",") if each.strip()] if isinstance(given, str) else given
+        return [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
 
     @field_validator("notify_email_to", "notify_email_from")
     @classmethod

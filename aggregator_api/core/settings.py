@@ -212,7 +212,7 @@ class Settings(NotificationSettings):
     @field_validator("trusted_proxies", mode="before")
     @classmethod
     def _split(cls, given: Any) -> Any:
-        return [each.strip() for each in given.split(",") if each.strip()] if isinstance(given, str) else given
+        return [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
 
     @field_validator("root_path")
     @classmethod

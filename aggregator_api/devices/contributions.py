@@ -28,7 +28,7 @@ from aggregator_api.storage.db.models import (
 from aggregator_api.storage.db.repositories import Named
 from federation.aggregation.screening import Screening
 from federation.protocol.messages import UpdateManifest
-from federation.rounds.publication import LastPublication, WaitingChanges
+from federation.rounds.progress import LastPublication, WaitingChanges
 from federation.rounds.server_round import ClientStatus
 
 _ADD, _ADD_PART = insert(repositories.table_of(ContributionRow)), repositories.ADD_PARTICIPATIONS
@@ -175,9 +175,9 @@ def take(session: Session, federation: FederationRow, publication: RoundRow) -> 
 
 def contributed(session: Session, publication: RoundRow) -> Contributed:
     """Return what a publication has taken, and what every device then has in the sums, by the names of the devices."""
-    mine = ContributionRow.federation_id == publication.federation_id
+    in_federation = ContributionRow.federation_id == publication.federation_id
     changes, present = [], []
-    for row in session.scalars(select(ContributionRow).where(mine)):
+    for row in session.scalars(select(ContributionRow).where(in_federation)):
         name = row.device.name if row.device else ""
         is_taken = row.round_id == publication.id
         if is_taken:
@@ -225,8 +225,8 @@ def settle(session: Session, publication: RoundRow, version: int) -> None:
 
 def release(session: Session, publication_id: int) -> None:
     """Let the changes of a publication that has failed wait for the next one."""
-    mine = update(ContributionRow).where(ContributionRow.round_id == publication_id)
-    session.execute(mine.values(round_id=None, taken_sha256=None, taken_update_id=None))
+    statement = update(ContributionRow).where(ContributionRow.round_id == publication_id)
+    session.execute(statement.values(round_id=None, taken_sha256=None, taken_update_id=None))
 
 
 def _take_out(row: ContributionRow) -> None:

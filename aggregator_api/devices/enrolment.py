@@ -1,5 +1,6 @@
-"""How a device comes in and is put out: it shows a token and a key, an operator approves it, it claims credentials.
+"""How a device is enrolled: it shows a token and a key, an operator approves it, and it claims credentials.
 
+How a device comes in and is put out: it shows a token and a key, an operator approves it, it claims credentials.
 docs/rest.md describes the protocol. Rows first, then the broker's account: what fails in between is asked for again.
 """
 
@@ -8,14 +9,15 @@ from __future__ import annotations
 import base64
 import secrets
 import time
-from typing import NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, cast
 
-from sqlalchemy import CursorResult, or_, update
+from pydantic import BaseModel, Field
+from sqlalchemy import CursorResult, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
-from aggregator_api.auth.server_identity import Identity, verify
+from aggregator_api.auth.signing import Identity, verify
 from aggregator_api.core.errors import (
     BrokerError,
     ConflictError,
@@ -24,16 +26,101 @@ from aggregator_api.core.errors import (
     UnavailableError,
     UnprocessableError,
 )
-from aggregator_api.devices import enrolment_tokens, tags
-from aggregator_api.devices.accounts import BrokerAccounts, username
-from aggregator_api.devices.requests import BrokerAddress, BrokerLogin, Claim, Credentials, Enrol, Enrolment
+from aggregator_api.devices import enrolment_tokens, service
+from aggregator_api.devices.service import BrokerAccounts, username
 from aggregator_api.devices.vouching import forget_voucher
 from aggregator_api.storage.db import audit, repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import DeviceRow, EnrolmentTokenRow, FederationRow
-from federation.plan import Plan
+from federation.plan import Name, Plan, Strict, Text
 from federation.privacy.promises import PrivacyPromises, promises_of
 from federation.protocol.signing import Kind, to_sign
+
+PublicKey = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9+/]{43}=$", description="base64 of the raw ed25519 key, 32 bytes")
+]
+Signature = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="base64 of the ed25519 signature, 64 bytes")
+]
+
+Tags = Annotated[list[Name], Field(max_length=32)]
+Moment = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class Enrol(Strict):
+    """A device that shows a token, and proves that it holds the private half of its key."""
+
+    token: Text = Field(min_length=1, max_length=128)
+    federation: Name
+    device: Name
+    public_key: PublicKey
+    signature: Signature = Field(description=r'over UTF-8 "gaitway-signed/1\nenrol\n{federation}\n{device}\n{token}"')
+
+
+class _SignedRequest(Strict):
+    """A device that has enrolled, and asks for something by its name and its key pair."""
+
+    federation: Name
+    device: Name
+
+
+class Claim(_SignedRequest):
+    """A device that asks for new credentials with the key that it enrolled with."""
+
+    issued_at: Moment = Field(description="Unix seconds; within 300 s, and greater each time")
+    signature: Signature = Field(
+        description=r'over UTF-8 "gaitway-signed/1\nclaim\n{federation}\n{device}\n{issued_at}"'
+    )
+
+
+class TokenRequest(_SignedRequest):
+    """A device that asks for a key for some minutes, with the key pair that it enrolled with."""
+
+    issued_at_ms: Moment = Field(description="Unix milliseconds; within 300 s, and never the same twice")
+    signature: Signature = Field(
+        description=r'over UTF-8 "gaitway-signed/1\ntoken\n{federation}\n{device}\n{issued_at_ms}"'
+    )
+
+
+class DeviceToken(BaseModel):
+    """A device's key for some minutes."""
+
+    token: str = Field(description="for `Authorization: Bearer …`, wherever the device's API key opens")
+    expires_in_s: int
+
+
+class BrokerAddress(BaseModel):
+    """Where devices reach the broker: the setting `public_broker_url`, or a broker on loopback."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+class BrokerLogin(BaseModel):
+    """A device's account at the broker, and where that is."""
+
+    username: str
+    password: str
+    address: BrokerAddress | None = Field(default=None, description="none: the server was not told what devices reach")
+
+
+class Credentials(BaseModel):
+    """What a device needs from now on; the ones before are void."""
+
+    api_key: str
+    broker: BrokerLogin
+    server_key: PublicKey = Field(description="base64 of the server's raw ed25519 public key")
+
+
+class Enrolment(BaseModel):
+    """Where a device's enrolment stands."""
+
+    state: Literal["pending", "approved"]
+    device: str
+    promises: PrivacyPromises = Field(description="what the plan promises now; the device requires it from then on")
+    credentials: Credentials | None = Field(default=None, description="once, in the answer that makes them")
+
 
 CLOCK_S = 300
 """How far a device's clock may be off."""
@@ -122,6 +209,12 @@ class EnrolmentService:
         return Enrolment(state="approved", device=device, promises=status.promises, credentials=given)
 
 
+def approved_usernames(session: Session) -> set[str]:
+    """Return the names of the broker accounts of all approved devices."""
+    query = select(FederationRow.name, DeviceRow.name).join(DeviceRow, DeviceRow.federation_id == FederationRow.id)
+    return {username(*names) for names in session.execute(query.where(DeviceRow.enrolment == "approved"))}
+
+
 def _find_token(session: Session, request: Enrol, now: float) -> tuple[FederationRow, EnrolmentTokenRow]:
     federation = repositories.find_federation(session, request.federation)
     if federation is None:
@@ -151,7 +244,7 @@ def _enrol_device(session: Session, request: Enrol, now: float) -> EnrolmentStat
         api_keys.revoke_of_device(session, row)
     approved = token.auto_approve or (row.enrolment == "approved" and row.public_key == request.public_key)
     if token.tags:
-        tags.put(session, row, token.tags)
+        service.put(session, row, token.tags)
     if row.public_key != request.public_key:
         forget_voucher(row)
     row.public_key, row.enrolment = request.public_key, "approved" if approved else "pending"

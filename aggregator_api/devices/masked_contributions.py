@@ -3,14 +3,17 @@
 The server never has one device's sums. It keeps the number that each device gave to the sums that it added last; the
 number rises when they change. So the server can count the devices by which two sums differ. If these are fewer than
 `secure.min_devices`, the difference would reveal too much about them.
+
+A sum that came out impossible was seen all the same. Whoever is in it and not in a version since sits out until it has
+other sums: nothing that was seen is added to another sum, so no difference of sums shows a part of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, and_, case, func, select, update
+from sqlalchemy import ColumnElement, Select, and_, case, func, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.storage.db.models import (
@@ -49,7 +52,8 @@ class Counts(NamedTuple):
 
 def counts_online(session: Session, federation: FederationRow, online: Sequence[ColumnElement[bool]]) -> Counts:
     """Count the changes that a sum of all `online` devices (conditions on their rows) would make."""
-    row, present = MaskedContributionRow, select(DeviceRow.id).where(*online)
+    row, may_add = MaskedContributionRow, (*online, DeviceRow.id.not_in(_sitting_out(federation.id)))
+    present = select(DeviceRow.id).where(*may_add)
     both = and_(row.version.is_not(None), row.device_id.in_(present))
     query = select(
         func.count(row.version),
@@ -57,7 +61,7 @@ def counts_online(session: Session, federation: FederationRow, online: Sequence[
         func.coalesce(func.sum(case((and_(both, row.reported == row.sequence), 1), else_=0)), 0),
     )
     before, stays, same = session.execute(query.where(row.federation_id == federation.id)).one()
-    now = session.scalars(select(func.count()).select_from(DeviceRow).where(*online)).one()
+    now = session.scalars(select(func.count()).select_from(DeviceRow).where(*may_add)).one()
     return Counts(before, before + now - stays - same)
 
 
@@ -73,6 +77,30 @@ def count_changes(session: Session, federation_id: int, added: Mapping[str, int]
     return sum(before.get(name) != added.get(name) for name in before.keys() | added.keys())
 
 
+def note_seen(session: Session, federation_id: int, added: Mapping[str, int]) -> None:
+    """Note that these sums (by device, their numbers) are in an impossible sum, which was seen."""
+    for name, row in _rows(session, federation_id, added).items():
+        row.seen = added[name]
+    session.flush()
+
+
+def sitting_out(session: Session, federation: FederationRow) -> frozenset[int]:
+    """Return the devices that would add sums again that were seen in an impossible sum."""
+    return frozenset(session.scalars(_sitting_out(federation.id)))
+
+
+def is_seen(session: Session, device_id: int, sequence: int | None) -> bool:
+    """Whether a device's sums of this number were seen in an impossible sum."""
+    row = session.get(MaskedContributionRow, device_id)
+    return bool(row and row.seen and row.seen == sequence)
+
+
+def count_moved(session: Session, federation_id: int, added: Mapping[str, int]) -> int:
+    """Count the devices that add other sums than those that were seen in an impossible sum."""
+    rows = _rows(session, federation_id, added)
+    return sum(row.seen not in (0, added[name]) for name, row in rows.items())
+
+
 def sequences(session: Session, publication: RoundRow, names: Sequence[str]) -> dict[str, int]:
     """Return the numbers of the sums that these devices have added in an open round."""
     row = SecureSumDeviceRow
@@ -86,16 +114,27 @@ def settle(session: Session, publication: RoundRow, version: int, names: Sequenc
     row, federation_id = MaskedContributionRow, publication.federation_id
     session.execute(update(row).where(row.federation_id == federation_id).values(version=None))
     added = sequences(session, publication, names)
-    included = (DeviceRow.federation_id == federation_id, DeviceRow.name.in_(names))
-    for device in session.scalars(select(DeviceRow).where(*included)).all():
-        found = find(session, device)
-        if found is None:
-            session.add(found := _new(federation_id, device.id, 0))
-        found.version, found.sequence = version, added[device.name]
+    for name, found in _rows(session, federation_id, names).items():
+        found.version, found.sequence, found.seen = version, added[name], 0
     session.flush()
+
+
+def _sitting_out(federation_id: int) -> Select[int]:
+    row = MaskedContributionRow
+    return select(row.device_id).where(row.federation_id == federation_id, row.seen != 0, row.seen == row.reported)
+
+
+def _rows(session: Session, federation_id: int, names: Collection[str]) -> dict[str, MaskedContributionRow]:
+    """Return these devices' rows by name; who has none yet gets one."""
+    devices = session.scalars(
+        select(DeviceRow).where(DeviceRow.federation_id == federation_id, DeviceRow.name.in_(names))
+    ).all()
+    rows = {device.name: find(session, device) or _new(federation_id, device.id, 0) for device in devices}
+    session.add_all(rows.values())
+    return rows
 
 
 def _new(federation_id: int, device_id: int, reported: int) -> MaskedContributionRow:
     return MaskedContributionRow(
-        device_id=device_id, federation_id=federation_id, version=None, sequence=0, reported=reported
+        device_id=device_id, federation_id=federation_id, version=None, sequence=0, reported=reported, seen=0
     )

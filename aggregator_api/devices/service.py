@@ -1,4 +1,4 @@
-"""What an operator decides about a device: it is approved, put into groups, or revoked with all that it holds."""
+"""What an operator does with devices (tag, pause, revoke, delete), and their accounts at the broker."""
 
 from __future__ import annotations
 
@@ -11,13 +11,61 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
 from aggregator_api.core.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
-from aggregator_api.devices import contributions, enrolment_tokens, suspension, tags
-from aggregator_api.devices.accounts import BrokerAccounts, username
+from aggregator_api.devices import contributions, enrolment_tokens, suspension
 from aggregator_api.federations import service
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
-from aggregator_api.storage.db.models import DeviceRow, FederationRow, UpdateRow
+from aggregator_api.storage.db.models import DeviceRow, DeviceTagRow, FederationRow, UpdateRow
 from federation.rounds.server_round import DeviceLost, Event
+
+SEPARATOR = "~"
+"""Between federation and device in a broker account's name: neither can hold it, while '.' may be in both."""
+
+
+class BrokerAccounts(Protocol):
+    """Gives and takes accounts that may use one device's topics and nothing else."""
+
+    def grant(self, federation: str, device: str, username: str, password: str) -> None:
+        """Let the device in with this password from now on; an earlier one is void.
+
+        Raises:
+            BrokerError: if the broker does not answer or refuses.
+        """
+
+    def revoke(self, username: str) -> None:
+        """Delete the account and end its connections; one that does not exist is no error.
+
+        Raises:
+            BrokerError: if the broker does not answer or refuses.
+        """
+
+
+class NoAccounts:
+    """For a broker that lets everybody in, such as the embedded one."""
+
+    def grant(self, federation: str, device: str, username: str, password: str) -> None:
+        """Do nothing: the broker asks for no password."""
+
+    def revoke(self, username: str) -> None:
+        """Do nothing: nobody is kept out."""
+
+
+def username(federation: str, device: str) -> str:
+    """Return the name of a device's account at the broker."""
+    return f"{federation}{SEPARATOR}{device}"
+
+
+def change(session: Session, federation: FederationRow, row: DeviceRow, tags: Iterable[str]) -> None:
+    """Put a device into these groups and no others, and tell it as an event."""
+    put(session, row, tags)
+    repositories.journal(session, federation, "device.tags", device=row.name, detail=" ".join(row.tags) or "none")
+
+
+def put(session: Session, row: DeviceRow, tags: Iterable[str]) -> None:
+    """Put a device into these groups and no others."""
+    present = {tag.tag: tag for tag in row.tag_rows}
+    row.tag_rows = [present.get(tag) or DeviceTagRow(tag=tag) for tag in sorted(set(tags))]
+    session.flush()
 
 
 class Rounds(Protocol):
@@ -103,7 +151,7 @@ class DeviceService:
         """
         with self._database.write() as session:
             federation, row = find(session, name, device)
-            tags.change(session, federation, row, wanted)
+            change(session, federation, row, wanted)
         self._rounds.devices_changed(name)
 
 

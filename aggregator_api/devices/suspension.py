@@ -1,22 +1,32 @@
-"""Devices that are left out of rounds, because what they send is refused again and again.
+"""Devices that take no part: suspended by the server, or refusing a plan that promises too little privacy.
 
+Devices that are left out of rounds, because what they send is refused again and again.
 A suspended device keeps its keys and its model; it is not invited, no round counts on it, and its updates are refused.
 Whoever operates the server lets it back.
 """
 
 from __future__ import annotations
 
+import base64
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_api.devices import silence
-from aggregator_api.storage.db import repositories
+from aggregator_api.auth.signing import verify
+from aggregator_api.devices import presence
+from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, RoundRow, UpdateRow
-from federation.plan import RoundSettings
+from federation.errors import WireError
+from federation.plan import Plan, RoundSettings
+from federation.protocol.messages import PlanRefusal, read
+from federation.protocol.signing import Kind, to_sign, unwrap
+from federation.rounds import server_round
 from federation.rounds.progress import is_to_suspend, refused_updates
+from federation.rounds.server_round import quorum
 
 
 def count_refused(
@@ -88,12 +98,12 @@ def judge_round(
         if device := repositories.find_device(session, federation, name):
             count_refused(session, federation, device, settings, row.number, reason)
     if is_published:
-        silence.forgive(session, row)
+        presence.forgive(session, row)
         used = select(UpdateRow.device_id).where(UpdateRow.round_id == row.id, UpdateRow.status == "accepted")
         counted = update(DeviceRow).where(DeviceRow.id.in_(used), DeviceRow.refused_updates > 0)
         if summed is not None:
-            here = (UpdateRow.federation_id == federation.id, UpdateRow.base_round == row.number)
-            bad = select(UpdateRow.device_id).where(*here, UpdateRow.status == "quarantined")
+            of_round = (UpdateRow.federation_id == federation.id, UpdateRow.base_round == row.number)
+            bad = select(UpdateRow.device_id).where(*of_round, UpdateRow.status == "quarantined")
             counted = counted.where(DeviceRow.name.in_(summed), DeviceRow.id.not_in(bad))
         session.execute(counted.values(refused_updates=refused_updates(0, used=True)))
 
@@ -106,7 +116,87 @@ def reinstate(session: Session, federation: FederationRow, device: DeviceRow) ->
     repositories.journal(session, federation, "device.reinstated", device=device.name, detail="by the operator")
 
 
+def needed_devices(session: Session, federation: FederationRow, plan: Plan) -> int:
+    """Return how many devices must be online for a round to begin; nobody waits for suspended ones."""
+    needed, least = server_round.needed_devices(plan), quorum(plan)
+    return needed if needed == least else max(least, needed - count_suspended(session, federation))
+
+
 def count_suspended(session: Session, federation: FederationRow) -> int:
     """Count the devices that are suspended and were not revoked."""
-    here = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == federation.id)
-    return session.scalar(here.where(DeviceRow.suspended_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
+    query = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == federation.id)
+    return session.scalar(query.where(DeviceRow.suspended_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
+
+
+log = logging.getLogger(__name__)
+
+
+class RefusalCount(NamedTuple):
+    """A reason why devices refuse the plan, and how many do."""
+
+    reason: str
+    devices: int
+
+
+def note_refusal(session: Session, federation: FederationRow, row: DeviceRow, signed: str) -> bool:
+    """Keep what a device's status says of the plan; return whether that is news. A forged refusal changes nothing."""
+    try:
+        reason = _reason(session, federation, row, signed) if signed else ""
+    except WireError as error:
+        log.warning("refusal of the plan ignored: %s", error, extra={"federation": federation.name, "device": row.name})
+        return False
+    if reason == (row.plan_refusal or ""):  # None: of a row that is new
+        return False
+    row.plan_refusal = reason
+    kind, detail = ("device.refuses", reason) if reason else ("device.accepts", "")
+    repositories.journal(session, federation, kind, device=row.name, detail=detail)
+    return True
+
+
+def _reason(session: Session, federation: FederationRow, row: DeviceRow, signed: str) -> str:
+    """Return why a device refuses the plan.
+
+    Raises:
+        WireError: if these aren't the device's words about this federation.
+    """
+    refusal = read(PlanRefusal, verified_body(federation, row, Kind.REFUSAL, signed))
+    if (refusal.instance, refusal.epoch) != (federation.instance, epochs.current(session).epoch):
+        raise WireError("it is about the plan of an earlier federation, or from before the server was restored")
+    return refusal.reason or "no reason was given"
+
+
+def verified_body(federation: FederationRow, row: DeviceRow, kind: Kind, signed: str) -> bytes:
+    """Return what a device has signed; one without a key signs nothing.
+
+    Raises:
+        WireError: if it isn't signed by the device's key.
+    """
+    envelope = unwrap(signed.encode())
+    if has_key(row):
+        text = to_sign(kind, federation.name, row.name, envelope.body)
+        key = base64.b64decode(row.public_key or "")
+        if envelope.signature is None or not verify(key, envelope.signature, text):
+            raise WireError("it isn't signed by the key that the device has enrolled with")
+    return envelope.body
+
+
+def has_key(row: DeviceRow) -> bool:
+    """Whether a device has enrolled with a key, so that what it says of a plan or a model is signed."""
+    return row.enrolment == "approved" and row.public_key is not None
+
+
+def counts(session: Session, federation: FederationRow) -> list[RefusalCount]:
+    """Return why devices refuse the plan, the most frequent reason first."""
+    devices = func.count()
+    query = select(DeviceRow.plan_refusal, devices).where(
+        DeviceRow.federation_id == federation.id, DeviceRow.plan_refusal != "", DeviceRow.enrolment != "revoked"
+    )
+    grouped = query.group_by(DeviceRow.plan_refusal).order_by(devices.desc(), DeviceRow.plan_refusal)
+    return [RefusalCount(reason, number) for reason, number in session.execute(grouped)]
+
+
+def describe_refusals(found: list[RefusalCount]) -> str:
+    """Say how many devices refuse the plan, and why."""
+    total = sum(refusal.devices for refusal in found)
+    reasons = "; ".join(f"{refusal.devices:,} because {refusal.reason}" for refusal in found)
+    return f"{total:,} device{' refuses' if total == 1 else 's refuse'} the plan: {reasons}"

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
-from aggregator_api.auth.server_identity import verify
+from aggregator_api.auth.signing import verify
 from aggregator_api.core.errors import (
     ConflictError,
     ForbiddenError,
@@ -25,8 +25,7 @@ from aggregator_api.core.errors import (
     UnauthorizedError,
     UnprocessableError,
 )
-from aggregator_api.devices.enrolment import CLOCK_S
-from aggregator_api.devices.requests import DeviceToken, TokenRequest
+from aggregator_api.devices.enrolment import CLOCK_S, DeviceToken, TokenRequest
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import CredentialRow, DeviceRow, FederationRow

@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import ConflictError, NotFoundError, UnprocessableError
 from aggregator_api.federations.initial_state import check_rollout, check_sums
-from aggregator_api.federations.requests import FederationChanges
-from aggregator_api.federations.service import get_federation
+from aggregator_api.federations.service import FederationChanges, get_federation
 from aggregator_api.rollouts import promotion, transitions
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.db import repositories

@@ -147,5 +147,5 @@ def _normalization(plan: Plan, channels: int) -> tuple[list[float], list[float]]
     mean = [total / found.count for total in found.total]
     variance = [square / found.count - m * m for square, m in zip(found.square, mean, strict=True)]
     # as devices have it, so that a channel without a sensor becomes zeros
-    std = [max(MIN_STD, math.sqrt(max(0.0, each))) for each in variance]
+    std = [max(MIN_STD, math.sqrt(max(0.0, value))) for value in variance]
     return mean, std

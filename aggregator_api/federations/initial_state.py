@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from aggregator_api.core.errors import UnprocessableError
-from aggregator_api.federations.initial_weights import started_from, started_from_model
+from aggregator_api.federations.checkpoints import started_from, started_from_model
 from federation import wire
 from federation.errors import SettingsError
 from federation.method import Method, SumMethod, features_incompatibility

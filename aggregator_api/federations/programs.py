@@ -27,7 +27,7 @@ from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import Blob, FederationRow
 from federation.methods import method_from_json
 from federation.plan import Plan
-from federation.secure_sums.phones import phone_sum_groups
+from federation.secure_sums.live import phone_sum_groups
 from gaitway.logs import about
 from gaitway.tasks import DEFAULT_TASK, task_of
 

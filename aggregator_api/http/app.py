@@ -14,10 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, Route
 
 from aggregator_api.auth import api_keys
-from aggregator_api.auth.client_address import ClientAddress
+from aggregator_api.auth.callers import ClientAddress
 from aggregator_api.auth.scopes import anybody
 from aggregator_api.core.settings import Settings
-from aggregator_api.devices.accounts import BrokerAccounts
+from aggregator_api.devices.service import BrokerAccounts
 from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
 from aggregator_api.http.api import openapi
 from aggregator_api.http.api.coalescing import CoalescedReads

@@ -64,7 +64,7 @@ class Certificate:
             found = [file.stat() for file in self._files]
         except OSError:
             return self._seen
-        return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
+        return tuple((entry.st_ino, entry.st_mtime_ns, entry.st_size) for entry in found)
 
 
 def certificate_of(settings: Settings) -> Certificate | None:

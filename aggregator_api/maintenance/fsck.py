@@ -17,11 +17,11 @@ from sqlalchemy import func, or_, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from aggregator_api.auth.server_identity import Identity
+from aggregator_api.auth.signing import Identity
 from aggregator_api.core.errors import BlobError, ConfigError, LedgerError
 from aggregator_api.core.settings import Settings
 from aggregator_api.maintenance import revocations
-from aggregator_api.storage import continuous_sums, damaged_rows, garbage_collection
+from aggregator_api.storage import continuous_sums, garbage_collection
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db import ledger as ledgers
@@ -36,7 +36,7 @@ from aggregator_api.storage.db.models import (
     RoundRow,
     UpdateRow,
 )
-from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity, guarded
+from aggregator_api.storage.findings import FROM_BACKUP, FsckResult, Severity, damaged_rows, guarded
 from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest, read
 
@@ -75,7 +75,7 @@ def check(settings: Settings, *, repair: bool = False) -> Iterator[FsckResult]:
 def _contents(session: Session, settings: Settings, blobs: BlobStore) -> Iterator[FsckResult]:
     """Look at what the database holds, and at the blobs that it names; damage to one thing hides no other."""
     parts = {
-        "the rows": damaged_rows.check(session),
+        "the rows": damaged_rows(session),
         "the epoch": _epoch(session),
         f"the ledger {settings.ledger}": _ledger(session, Ledger(settings.ledger)),
         "the rounds": _rounds(session),

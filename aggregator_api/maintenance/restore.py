@@ -14,15 +14,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.settings import DATABASE, Settings, sqlite_url
-from aggregator_api.maintenance import revocations
+from aggregator_api.maintenance import backup, revocations
 from aggregator_api.maintenance.backup import BLOBS, DUMP, blob_folder, copy_file, plain_file, read_description
 from aggregator_api.maintenance.revocations import ReplayResult
-from aggregator_api.storage import postgresql
 from aggregator_api.storage.blobs import sync
 from aggregator_api.storage.db import audit, epochs
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.ledger import Ledger
-from gaitway.private_files import private_folder
+from gaitway.files import private_folder
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -95,7 +94,7 @@ def _load(settings: Settings, source: Path, epoch: int | None) -> NewEpoch:
     """Bring the database in last, so that a restore that was cut off has none, and can be done again."""
     target = settings.database_file
     if target is None:
-        postgresql.load(settings.database, plain_file(source, DUMP))
+        backup.load(settings.database, plain_file(source, DUMP))
         return _begin(settings.database, Ledger(settings.ledger), epoch)
     fresh = target.with_name(f".{target.name}.restored")
     for path in (fresh, *(fresh.with_name(f"{fresh.name}-{end}") for end in ("wal", "shm"))):

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.core.errors import ConfigError, ConflictError, LedgerError
 from aggregator_api.devices import contributions
 from aggregator_api.devices.service import revoke_device_credentials
-from aggregator_api.maintenance.retention import rows
+from aggregator_api.maintenance import retention
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db import ledger as ledgers
 from aggregator_api.storage.db.database import Database
@@ -165,8 +165,8 @@ def _end_device(session: Session, federation: str, device: str, *, delete_rows: 
     if not delete_rows:
         return
     try:
-        rows.require_no_open_part(session, home, row)
-        rows.remove_device(session, home, row, dry_run=False)
+        retention.require_no_open_part(session, home, row)
+        retention.remove_device(session, home, row, dry_run=False)
     except ConflictError as error:
         log.warning("deleted device only revoked device=%s federation=%s: %s", device, federation, error)
 

@@ -9,8 +9,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
-from aggregator_api.devices import plan_refusals, suspension
-from aggregator_api.operations.deliveries import deliveries
+from aggregator_api.devices import suspension
+from aggregator_api.operations.counts import deliveries
 from aggregator_api.operations.health import NO_BROKER, Readiness
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import (
@@ -109,7 +109,7 @@ def of_federation(session: Session, row: FederationRow, now: float | None = None
 def worst_first(found: list[AttentionItem]) -> list[AttentionItem]:
     """Sort by level; what is as bad stays in its order."""
     order: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
-    return sorted(found, key=lambda one: order[one.level])
+    return sorted(found, key=lambda item: order[item.level])
 
 
 def _withdrawn(session: Session, row: FederationRow) -> list[AttentionItem]:
@@ -124,7 +124,7 @@ def _withdrawn(session: Session, row: FederationRow) -> list[AttentionItem]:
 def _measures(row: FederationRow) -> list[AttentionItem]:
     """Tell what devices have measured to be worse, and that `stable` stays behind for it."""
     worse = row.regression.splitlines()
-    found = [AttentionItem("error", f"Worse than before: {each}.", row.name, "models", "worse") for each in worse]
+    found = [AttentionItem("error", f"Worse than before: {reason}.", row.name, "models", "worse") for reason in worse]
     if row.stable_note and row.status in ("finished", "stopped"):
         found.append(
             AttentionItem("warning", f"The name stable stays: {row.stable_note}.", row.name, "models", "stable")
@@ -172,13 +172,13 @@ def _quarantine(session: Session, row: FederationRow, now: float) -> list[Attent
 
 
 def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
-    here = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == row.id)
-    pending = session.scalar(here.where(DeviceRow.enrolment == "pending")) or 0
-    cloned = session.scalar(here.where(DeviceRow.cloned_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
+    query = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == row.id)
+    pending = session.scalar(query.where(DeviceRow.enrolment == "pending")) or 0
+    cloned = session.scalar(query.where(DeviceRow.cloned_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
     suspended = suspension.count_suspended(session, row)
     found = _unused(session, row)
-    if refusals := plan_refusals.counts(session, row):
-        words = f"{plan_refusals.describe_refusals(refusals)}. No round counts on them until the plan promises "
+    if refusals := suspension.counts(session, row):
+        words = f"{suspension.describe_refusals(refusals)}. No round counts on them until the plan promises "
         words += "what they require, or a person at each of them accepts it."
         found.append(AttentionItem("warning", words, row.name, "devices", "refused plan"))
     if suspended:
@@ -204,9 +204,11 @@ def _devices(session: Session, row: FederationRow) -> list[AttentionItem]:
 
 def _unused(session: Session, row: FederationRow) -> list[AttentionItem]:
     """Tell which devices train in vain, before they are suspended."""
-    here = (DeviceRow.federation_id == row.id, DeviceRow.enrolment != "revoked", DeviceRow.suspended_at.is_(None))
+    may_train = (DeviceRow.federation_id == row.id, DeviceRow.enrolment != "revoked", DeviceRow.suspended_at.is_(None))
     names = list(
-        session.scalars(select(DeviceRow.name).where(*here, DeviceRow.refused_updates > 1).order_by(DeviceRow.name))
+        session.scalars(
+            select(DeviceRow.name).where(*may_train, DeviceRow.refused_updates > 1).order_by(DeviceRow.name)
+        )
     )
     if not names:
         return []
@@ -218,8 +220,8 @@ def _unused(session: Session, row: FederationRow) -> list[AttentionItem]:
 
 def _nobody_online(session: Session, row: FederationRow) -> list[AttentionItem]:
     """Tell that a running federation has devices, and none is connected; phones of a continuous one rest more often."""
-    here = select(func.count(), func.count().filter(DeviceRow.state != "offline"))
-    devices, connected = session.execute(here.where(DeviceRow.federation_id == row.id)).one()
+    query = select(func.count(), func.count().filter(DeviceRow.state != "offline"))
+    devices, connected = session.execute(query.where(DeviceRow.federation_id == row.id)).one()
     if row.status != "running" or not devices or connected:
         return []
     who = "The only device is" if devices == 1 else f"All {devices:,} devices are"

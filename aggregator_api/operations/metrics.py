@@ -24,10 +24,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.auth.signing import Signer
 from aggregator_api.core.settings import Settings
-from aggregator_api.operations import expiry
-from aggregator_api.operations.deliveries import deliveries
+from aggregator_api.operations import health
+from aggregator_api.operations.counts import AGGREGATION_SECONDS, MESSAGE_SECONDS, deliveries
 from aggregator_api.operations.health import BrokerHealth, MessageQueue
-from aggregator_api.operations.timings import AGGREGATION_SECONDS, MESSAGE_SECONDS
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import (
     DeviceRow,
@@ -146,9 +145,9 @@ class ServerCollector:
         disk = shutil.disk_usage(settings.data_dir)
         yield GaugeMetricFamily("gaitway_disk_free_bytes", "free where database and blobs lie", disk.free)
         yield GaugeMetricFamily("gaitway_disk_size_bytes", "size of where database and blobs lie", disk.total)
-        yield from expiry.certificates(settings.mqtt_ca_file, self._broker.certificate_expiry(), settings.tls_cert_file)
-        yield from expiry.signatures(self._signer.renewed_at + settings.signature_lifetime_s)
-        yield from expiry.last_backup(settings.data_dir)
+        yield from health.certificates(settings.mqtt_ca_file, self._broker.certificate_expiry(), settings.tls_cert_file)
+        yield from health.signatures(self._signer.renewed_at + settings.signature_lifetime_s)
+        yield from health.last_backup(settings.data_dir)
         led = self._leadership.led_federations
         if led is not None:
             yield GaugeMetricFamily("gaitway_federations_led", "federations that this process drives", len(led))
@@ -195,8 +194,8 @@ class DatabaseCollector:
             yield from _open_rounds(session)
             yield from _released(session)
             yield from _promoted(session)
-            yield from expiry.keys(session)
-            yield from expiry.tokens(session)
+            yield from health.keys(session)
+            yield from health.tokens(session)
 
     def _read_journal(self, session: Session, names: dict[int, str]) -> None:
         newest = session.scalar(select(func.max(EventRow.id))) or 0

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, and_, bindparam, func, select, union_all
 from sqlalchemy.orm import Session, aliased
 
-from aggregator_api.rollouts.adoptions import metric_in, with_metrics
+from aggregator_api.rollouts.scores import metric_in, with_metrics
 from aggregator_api.storage.db.models import (
     AdoptionRow,
     DeviceRow,
@@ -83,9 +83,11 @@ def _trained_from() -> Select[Any]:
     figures = [aliased(MetricRow) for _ in range(3)]
     query = _selected(RoundRow.base_version_id, figures[0].device_id, figures[0].value).select_from(RoundRow)
     # without their numbers SQLite reads all that the federation has ever reported, and looks for its rounds then
-    here = RoundRow.federation_id == bindparam("federation")
-    numbers = select(RoundRow.number).where(here, RoundRow.base_version_id.in_((bindparam("new"), bindparam("old"))))
-    query = query.where(here, figures[0].round_number.in_(numbers))
+    in_federation = RoundRow.federation_id == bindparam("federation")
+    numbers = select(RoundRow.number).where(
+        in_federation, RoundRow.base_version_id.in_((bindparam("new"), bindparam("old")))
+    )
+    query = query.where(in_federation, figures[0].round_number.in_(numbers))
     return with_metrics(query, figures, RoundRow.federation_id, RoundRow.number, "when", "works_before")
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import ConflictError
 from aggregator_api.rollouts import measures
-from aggregator_api.rollouts.adoptions import metric_in
+from aggregator_api.rollouts.scores import metric_in
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import (
     DeviceRow,
@@ -25,7 +25,7 @@ from aggregator_api.storage.db.models import (
     RoundRow,
 )
 from federation.plan import PromotionSettings
-from federation.rounds.promotion import Decision, PromotionVerdict, VersionComparison, judge, needed_devices
+from federation.rounds.promotion import Bar, Decision, PromotionVerdict, VersionComparison, judge, needed_devices
 from federation.rounds.server_round import RoundPhase
 from gaitway.tasks import metric_of
 
@@ -115,15 +115,8 @@ def _judged(
     settings, cohort = settings_of(federation), federation.plan.get("rounds", {}).get("clients_per_round")
     may = (DeviceRow.federation_id == federation.id, DeviceRow.enrolment.in_(measures.MAY_MEASURE))
     devices = session.scalar(select(func.count(DeviceRow.id)).where(*may)) or 0
-    return judge(
-        found,
-        needed=needed_devices(settings, devices, cohort),
-        devices=devices,
-        margin=settings.margin,
-        metric=metric_of(metric_in(federation)),
-        other=other,
-        trained=trained,
-    )
+    needed, metric = needed_devices(settings, devices, cohort), metric_of(metric_in(federation))
+    return judge(found, Bar(needed, devices, settings.margin, metric), other=other, trained=trained)
 
 
 def _candidates(
@@ -166,8 +159,8 @@ def _move(
 ) -> None:
     row = name_of(session, federation, alias)
     if alias == "stable" and row is not None:
-        here = {"federation_id": federation.id, "version_id": row.version_id}
-        session.merge(ModelAliasRow(**here, alias="previous", note=row.note))
+        target = {"federation_id": federation.id, "version_id": row.version_id}
+        session.merge(ModelAliasRow(**target, alias="previous", note=row.note))
     held_at = 0 if row is None else row.held_at
     if by_operator:
         newest = select(func.max(ModelVersionRow.version)).where(ModelVersionRow.federation_id == federation.id)
@@ -182,10 +175,10 @@ def _move(
 
 def _note_waiting(session: Session, federation: FederationRow, candidates: list[PromotionCandidate]) -> None:
     """Write why `stable` stays: of the newest version that is worse, else of the one that most have measured."""
-    worse = [one for one in candidates if one.verdict.decision is Decision.WORSE]
-    named = (worse or sorted(candidates, key=lambda one: -one.measured))[:1]
+    worse = [candidate for candidate in candidates if candidate.verdict.decision is Decision.WORSE]
+    named = (worse or sorted(candidates, key=lambda candidate: -candidate.measured))[:1]
     stays = "is not taken" if worse else "has to wait"
-    note = "".join(f"version {one.version.version} {stays}: {one.verdict.reason}" for one in named)
+    note = "".join(f"version {candidate.version.version} {stays}: {candidate.verdict.reason}" for candidate in named)
     before, federation.stable_note = federation.stable_note, note
     # a version that was just made waits until it is measured, which is no news
     is_news = bool(worse) or federation.status in ("finished", "stopped") or named != candidates[:1]
@@ -212,7 +205,7 @@ def _regressions(session: Session, federation: FederationRow, candidates: list[P
         verdict = verdict_of(session, federation, present, before)
         if verdict.decision is Decision.WORSE:
             found.append(f"stable, version {present.version}, against the version that it replaced: {verdict.reason}")
-    decided = [one for one in candidates if one.verdict.decision is not Decision.UNDECIDED]
+    decided = [candidate for candidate in candidates if candidate.verdict.decision is not Decision.UNDECIDED]
     if decided and decided[0].verdict.decision is Decision.WORSE:
         worse = decided[0]
         found.append(f"version {worse.version.version}, which rounds have made since: {worse.verdict.reason}")

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 from aggregator_api.core.errors import ConflictError, NotFoundError
 from aggregator_api.federations.service import get_federation
 from aggregator_api.rollouts import transitions
-from aggregator_api.rollouts.requests import NewRollout
 from aggregator_api.rollouts.scheduler import FederationDriver
+from aggregator_api.rollouts.schedules import NewRollout
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, RolloutRow

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, func, insert, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.rollouts import adoptions, promotion
+from aggregator_api.rollouts import promotion, scores
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db.models import (
     DeviceRow,
@@ -26,6 +26,7 @@ from aggregator_api.storage.db.models import (
 )
 from federation.plan import RolloutSettings
 from federation.protocol.messages import MAX_WITHDRAWN, BlobPointer, Offer, Release, ReleaseOrder, ReleaseReport
+from federation.rounds.gains import published
 from federation.rounds.promotion import Decision
 from federation.rounds.rollout import (
     AdoptionAnswer,
@@ -42,7 +43,6 @@ from federation.rounds.rollout import (
     step,
     wave_size,
 )
-from federation.serving.gains import published
 
 OPEN = (RolloutPhase.ROLLING, RolloutPhase.PAUSED)
 BATCH = 10_000
@@ -184,8 +184,8 @@ def _tick(session: Session, row: RolloutRow, now: float) -> ClockTick:
 def record_answer(session: Session, federation: FederationRow, name: str, report: ReleaseReport, now: float) -> bool:
     """Note what a device says about a rollout; a repetition changes nothing. Returns whether devices must be told."""
     row, device = numbered(session, federation, report.rollout), repositories.find_device(session, federation, name)
-    here = (federation.instance, epochs.current(session).epoch)
-    if row is None or device is None or (report.instance, report.epoch) != here:
+    server_state = (federation.instance, epochs.current(session).epoch)
+    if row is None or device is None or (report.instance, report.epoch) != server_state:
         return False
     member = session.get(RolloutDeviceRow, (row.id, device.id))
     if member is None:
@@ -278,7 +278,7 @@ def _release(session: Session, federation: FederationRow, row: RolloutRow | None
     if row is None:
         return None
     version, sha256 = row.version, row.version.broadcast_sha256
-    score = adoptions.score_of(session, federation, version)
+    score = scores.score_of(session, federation, version)
     about = {"sha256": sha256, "size": version.broadcast_size, "url": f"/v1/blobs/{sha256}"}
     model = BlobPointer.model_validate({**about, "score": score, "gains": published(version.gains)})
     return Release(rollout=row.number, version=version.version, round=version.round_number, model=model)
@@ -291,7 +291,11 @@ def _add_new_devices(session: Session, federation: FederationRow, row: RolloutRo
     """Take into the wave who belongs to it and is new, to the wave or to the federation; returns how many."""
     version, all_asked, enlisted = row.version.version, bool(_tags(row)), 0
     while device_ids := session.execute(_unasked(row).limit(BATCH)).all():
-        new = [_pending(row, one.id, now) for one in device_ids if all_asked or is_within(one.name, version, row.reach)]
+        new = [
+            _pending(row, device.id, now)
+            for device in device_ids
+            if all_asked or is_within(device.name, version, row.reach)
+        ]
         enlisted += len(new)
         if new:
             repositories.put(session, _ADD_DEVICE, new)

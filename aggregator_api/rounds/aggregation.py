@@ -23,14 +23,14 @@ from federation.aggregation.present_sums import combined, needs_all
 from federation.aggregation.screening import cap_examples
 from federation.errors import ImpossibleSumError, RoundError
 from federation.method import Method
-from federation.privacy import correlated_noise
+from federation.privacy import differential_privacy
 from federation.privacy.differential_privacy import aggregated
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree, Update
+from federation.rounds.gains import Gains, added, plausible
 from federation.rounds.server_round import discount
 from federation.secure_sums.plausibility import OpenedSum, implausibility
 from federation.secure_sums.summation import next_state, summed_gains
-from federation.serving.gains import Gains, added, plausible
 
 log = logging.getLogger(__name__)
 
@@ -89,14 +89,14 @@ def aggregate(
     """
     method = contract.method
     kept = _read_kept(blobs, state_sha256)
-    state, past = correlated_noise.taken_apart(kept)
+    state, past = differential_privacy.taken_apart(kept)
     ordered = sorted(updates, key=lambda update: update.manifest.client)
     rounds = contract.plan.rounds
     # of all that is known of a round, only this seed must never leave it
     draw = np.random.Generator(np.random.PCG64(secrets.randbits(128)))
     new = aggregated(rounds, method, state, _stream(contract, blobs, ordered), draw, past if is_newest else {})
     multiplier = None if rounds.clip_norm is None else rounds.noise_multiplier
-    stored = blobs.put(wire.encode(correlated_noise.put_together(*new)))
+    stored = blobs.put(wire.encode(differential_privacy.put_together(*new)))
     broadcast = blobs.put(wire.encode(method.broadcast(new.state, "")))
     # a late update counts fully here: its device's gain is as good as another one's
     gains = added(update.manifest.gains for update in ordered)
@@ -165,7 +165,7 @@ def _stored(method: Method, blobs: BlobStore, state: Tree) -> Aggregate:
 
 def read_state(blobs: BlobStore, sha256: str) -> Tree:
     """Read a server state that this server wrote, as methods know it: without what is kept of its noise."""
-    return correlated_noise.taken_apart(_read_kept(blobs, sha256))[0]
+    return differential_privacy.taken_apart(_read_kept(blobs, sha256))[0]
 
 
 def _read_kept(blobs: BlobStore, sha256: str) -> Tree:

@@ -24,7 +24,7 @@ from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import write_broadcasts
 from aggregator_api.storage.db.models import Blob
 from federation.errors import ImpossibleSumError
-from gaitway.private_files import UMASK
+from gaitway.files import UMASK
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class WorkerProcessExecutor:
             WorkFailedError: if the method cannot combine them.
             WorkerDiedError: if the worker has died over the job too often.
         """
-        stored = [{**one._asdict(), "manifest": one.manifest.model_dump(mode="json")} for one in updates]
+        stored = [{**update._asdict(), "manifest": update.manifest.model_dump(mode="json")} for update in updates]
         return Aggregate.from_json(self._ask("aggregate", contract, state, {"updates": stored, "is_newest": is_newest}))
 
     def add_up(self, contract: Contract, state: str, summed: Summed) -> Aggregate:

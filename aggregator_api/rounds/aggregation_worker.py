@@ -67,7 +67,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         contributed = Contributed(*([SumChange(*part) for part in parts] for parts in job["contributed"]))
         return publish(contract, blobs, job["state"], contributed).to_json()
     updates = [
-        StoredUpdate(**{**one, "manifest": UpdateManifest.model_validate(one["manifest"])}) for one in job["updates"]
+        StoredUpdate(**{**update, "manifest": UpdateManifest.model_validate(update["manifest"])})
+        for update in job["updates"]
     ]
     return aggregate(contract, blobs, job["state"], updates, is_newest=job["is_newest"]).to_json()
 

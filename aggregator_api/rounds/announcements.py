@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.signing import Signer
 from aggregator_api.devices.presence import PresenceCheck
 from aggregator_api.rollouts import transitions
-from aggregator_api.rollouts.adoptions import score_of
+from aggregator_api.rollouts.scores import score_of
 from aggregator_api.rounds import secure_rounds
 from aggregator_api.storage.db import epochs
 from aggregator_api.storage.db.models import FederationRow, ParticipationRow, RoundRow
@@ -39,8 +39,8 @@ from federation.protocol.messages import (
     VersionScore,
 )
 from federation.protocol.signing import Kind
+from federation.rounds.gains import Gains, published
 from federation.rounds.server_round import RoundPhase
-from federation.serving.gains import Gains, published
 
 _STATE_OF_PHASE = {
     RoundPhase.ANNOUNCED: "waiting",  # its broadcasts are still being written

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import ServerStoppingError
 from aggregator_api.devices import contributions
-from aggregator_api.operations.timings import AGGREGATION_SECONDS
+from aggregator_api.operations.counts import AGGREGATION_SECONDS
 from aggregator_api.rounds import secure_rounds
 from aggregator_api.rounds.aggregation import Aggregate, StoredUpdate
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor
@@ -26,9 +26,8 @@ from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.rounds.updates.screening import claim_of, norm_history
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
-from aggregator_api.storage.db.failure_log import failures
 from aggregator_api.storage.db.models import Blob, FederationRow, RoundRow, UpdateRow
-from aggregator_api.storage.db.outages import TEMPORARY, Outage, outage_of
+from aggregator_api.storage.outages import TEMPORARY, Outage, failures, outage_of
 from federation.aggregation.screening import Screening, screen, shortfall
 from federation.errors import ImpossibleSumError
 from federation.protocol.messages import UpdateManifest

@@ -14,8 +14,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import BlobError
-from aggregator_api.devices import contributions, masked_contributions, silence
-from aggregator_api.devices.presence import PresenceCheck, mark_unresponsive
+from aggregator_api.devices import contributions, masked_contributions
+from aggregator_api.devices.presence import PresenceCheck, count_missed, judge_deadline, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
 from aggregator_api.operations.leadership import Leadership
 from aggregator_api.rollouts import transitions
@@ -234,7 +234,7 @@ class Coordinator:
     ) -> bool:
         """Leave out devices that have let deadlines pass: the next round may have its quorum without them."""
         is_over = isinstance(event, DeadlinePassed) and bool({Action.AGGREGATE, Action.FAIL} & set(result.actions))
-        return is_over and silence.judge_deadline(session, federation, row, self._clock())
+        return is_over and judge_deadline(session, federation, row, self._clock())
 
     def _about_a_device(
         self, session: Session, federation: FederationRow, row: RoundRow, event: Arrival, *, may_pause: bool = True
@@ -313,7 +313,7 @@ class Coordinator:
                 )
                 if row is None or silent is None:
                     return
-                leaves_out = silence.count_missed(session, federation, row, silent, self._clock())
+                leaves_out = count_missed(session, federation, row, silent, self._clock())
                 result = self._about_a_device(session, federation, row, DeviceLost(device), may_pause=not leaves_out)
             self.execute(name, result.actions)
 

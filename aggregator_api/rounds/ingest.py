@@ -15,11 +15,10 @@ from typing import NamedTuple
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from aggregator_api.core import disk
 from aggregator_api.core.errors import BlobError, UpdateRefusedError
 from aggregator_api.devices import contributions, masked_contributions, suspension
-from aggregator_api.devices.clones import CloneDetector
-from aggregator_api.rollouts import adoptions, transitions
+from aggregator_api.devices.presence import CloneDetector
+from aggregator_api.rollouts import scores, transitions
 from aggregator_api.rounds import model_refusals, opening, secure_rounds
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.coordinator import Coordinator
@@ -28,6 +27,7 @@ from aggregator_api.rounds.updates.anomaly import AnomalyDetector, Norms
 from aggregator_api.rounds.updates.context import ACCEPTED_STATUSES, UpdateContext
 from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.rounds.updates.partial_uploads import Key, PartialUpload, PartialUploads
+from aggregator_api.storage import disk
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.storage.db import repositories
@@ -39,8 +39,8 @@ from federation.protocol import topics
 from federation.protocol.messages import MESSAGE_BYTES, Acknowledgement, DeviceStatus, Notice, UpdateManifest, read
 from federation.protocol.signing import Envelope, unwrap
 from federation.protocol.topics import DeviceTopic
+from federation.rounds.gains import fitting
 from federation.rounds.server_round import Action, UpdateArrived
-from federation.serving.gains import fitting
 from gaitway.logs import about
 
 log = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class Ingest:
             missed = waits and opening.due(session, federation, contract.plan, time.time())
             report = status.release
             if status.adoption:
-                adoptions.record_adoption(session, federation, address.device, status.adoption)
+                scores.record_adoption(session, federation, address.device, status.adoption)
             verdict = self._clones.observe(*address[:2], status.session, status.number, time.monotonic())
             if verdict.cloned:
                 receipts.note_clone(session, federation, address.device)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.devices import plan_refusals
+from aggregator_api.devices import suspension
 from aggregator_api.rollouts import transitions
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db.models import (
@@ -44,13 +44,13 @@ class RefusedVersion(NamedTuple):
 
     version: ModelVersionRow
     refusing: int
-    asked: int
+    devices: int
     reason: str
 
     @property
     def words(self) -> str:
         """Who refuses it, and why."""
-        return f"{self.refusing:,} of {self.asked:,} devices can't use version {self.version.version}: {self.reason}"
+        return f"{self.refusing:,} of {self.devices:,} devices can't use version {self.version.version}: {self.reason}"
 
 
 def note_refusal(session: Session, federation: FederationRow, row: DeviceRow | None, signed: str) -> bool:
@@ -75,9 +75,9 @@ def _opened(session: Session, federation: FederationRow, row: DeviceRow, signed:
     Raises:
         WireError: if it isn't signed by the device, or not about this federation.
     """
-    if not plan_refusals.has_key(row):
+    if not suspension.has_key(row):
         raise WireError("the device has no key to sign it with; only enrolled devices count")
-    refusal = read(ModelRefusal, plan_refusals.verified_body(federation, row, Kind.MODEL_REFUSAL, signed))
+    refusal = read(ModelRefusal, suspension.verified_body(federation, row, Kind.MODEL_REFUSAL, signed))
     if (refusal.instance, refusal.epoch) != (federation.instance, epochs.current(session).epoch):
         raise WireError("it is about an earlier federation, or from before the server was restored")
     return refusal
@@ -86,12 +86,12 @@ def _opened(session: Session, federation: FederationRow, row: DeviceRow, signed:
 def refused_version(session: Session, federation: FederationRow) -> RefusedVersion | None:
     """Return the version that `latest` names, if more than half of the devices asked refuse it, and enough of them."""
     version = repositories.current_version(session, federation)
-    asked, refuses = _asked(session, federation, version)
-    refusing = _count(session, asked, refuses)
-    total = _count(session, asked)
+    offered, refuses = _asked(session, federation, version)
+    refusing = _count(session, offered, refuses)
+    total = _count(session, offered)
     if refusing < MIN_REFUSALS or 2 * refusing <= total:
         return None
-    often = select(DeviceRow.model_refusal).where(asked, refuses).group_by(DeviceRow.model_refusal)
+    often = select(DeviceRow.model_refusal).where(offered, refuses).group_by(DeviceRow.model_refusal)
     reason = session.scalar(often.order_by(func.count().desc(), DeviceRow.model_refusal).limit(1)) or ""
     return RefusedVersion(version, refusing, total, reason)
 
@@ -159,8 +159,8 @@ def _is_withdrawn_again(
 
 
 def _move_names(session: Session, version: ModelVersionRow, base: ModelVersionRow, note: str) -> None:
-    here = (ModelAliasRow.version_id == version.id, ModelAliasRow.alias.in_(MOVED_BACK))
-    for name in session.scalars(select(ModelAliasRow).where(*here)):
+    moved_back = (ModelAliasRow.version_id == version.id, ModelAliasRow.alias.in_(MOVED_BACK))
+    for name in session.scalars(select(ModelAliasRow).where(*moved_back)):
         name.version_id, name.note = base.id, note
 
 

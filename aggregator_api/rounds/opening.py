@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.devices import masked_contributions, silence
+from aggregator_api.devices import masked_contributions, presence, suspension
 from aggregator_api.rounds import deadlines, secure_rounds, sum_retries
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
@@ -22,7 +22,6 @@ from federation.rounds.server_round import (
     RoundPhase,
     Step,
     UpdateArrived,
-    needed_devices,
     quorum,
     resting_rounds,
     sample_cohort,
@@ -48,10 +47,11 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
     goes_on = choice is not None and sum_retries.goes_on_at_once(session, federation)
     if plan.rounds.interval_s and not goes_on and _rests(session, federation, plan.rounds.interval_s, now):
         return False
-    if sums_in_rounds(plan) and not _has_changes(session, federation, plan, now):
+    left_out = choice.retry.left_out if choice is not None else ()
+    if sums_in_rounds(plan) and not _has_changes(session, federation, plan, now, left_out):
         return False
     if choice is not None:
-        return len(choice.devices) >= needed_devices(plan)
+        return len(choice.devices) >= choice.needed
     online = partial(
         repositories.count_online,
         session,
@@ -60,13 +60,16 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
         signing=plan.secure.is_on,
         resting=resting_rounds(plan.rounds),
     )
-    # for one that is left out the others do not wait, as long as they are a quorum
-    return online() >= needed_devices(plan) and online(at=now) >= quorum(plan)
+    # for those that are left out or suspended the others don't wait, as long as they are a quorum
+    return online() >= suspension.needed_devices(session, federation, plan) and online(at=now) >= quorum(plan)
 
 
-def _has_changes(session: Session, federation: FederationRow, plan: Plan, now: float) -> bool:
-    """Whether the sum of all who are here would differ from the last one by enough devices to hide each of them."""
+def _has_changes(
+    session: Session, federation: FederationRow, plan: Plan, now: float, left_out: Collection[int]
+) -> bool:
+    """Whether the sum of all who may add would differ from the last one by enough devices to hide each of them."""
     online = repositories.could_train(federation, plan.rounds.cohort_tags, signing=True, at=now)
+    online.append(DeviceRow.id.not_in(left_out))
     return masked_contributions.counts_online(session, federation, online).changed >= plan.secure.min_devices
 
 
@@ -80,7 +83,9 @@ def rested(session: Session, plan_of: Callable[[FederationRow], Plan], now: floa
     """Return the running federations whose next round is due by the time alone, and have enough devices."""
     query = select(FederationRow).where(FederationRow.status == "running")
     waiting = ((row, plan_of(row)) for row in session.scalars(query))
-    timed = ((row, plan) for row, plan in waiting if plan.rounds.interval_s or silence.has_returning(session, row, now))
+    timed = (
+        (row, plan) for row, plan in waiting if plan.rounds.interval_s or presence.has_returning(session, row, now)
+    )
     return [row.name for row, plan in timed if due(session, row, plan, now)]
 
 
@@ -104,8 +109,6 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         repositories.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
     choice = sum_retries.choose(session, federation, plan, now) if plan.secure.is_on else None
-    if choice is not None:
-        sum_retries.sit_out(session, federation, plan, choice.sit_out, number)
     if choice is not None and choice.is_group:
         _write(session, federation, plan, list(choice.devices.values()), now, choice.retry)
         return True

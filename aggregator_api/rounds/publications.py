@@ -11,7 +11,7 @@ from aggregator_api.devices import contributions
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import ContributionRow, FederationRow
 from federation.plan import Plan
-from federation.rounds import publication
+from federation.rounds import progress
 from federation.rounds.server_round import Action
 
 
@@ -26,7 +26,7 @@ def begin(session: Session, federation: FederationRow, plan: Plan, now: float) -
     """Write that the next publication begins, and what it takes, if it is due; return what is to be done."""
     if federation.status != "running" or not _is_due(session, federation, plan, now):
         return ()
-    began = publication.begin(repositories.last_number(session, federation) + 1)
+    began = progress.begin_publication(repositories.last_number(session, federation) + 1)
     row = repositories.add_publication(session, federation, began.round)
     changes = contributions.take(session, federation, row)
     detail = f"{changes} changes since the last version"
@@ -38,4 +38,4 @@ def _is_due(session: Session, federation: FederationRow, plan: Plan, now: float)
     if repositories.open_round(session, federation) is not None:
         return False
     found = contributions.counts(session, federation)
-    return publication.is_due(plan.publication, contributions.waiting(found), found.last, now)
+    return progress.is_publication_due(plan.publication, contributions.waiting(found), found.last, now)

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import UpdateRefusedError
-from aggregator_api.devices import vouching
+from aggregator_api.devices import masked_contributions, vouching
 from aggregator_api.rounds.updates.context import DeviceInfo
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db.models import Blob, DeviceRow, FederationRow, RoundRow, SecureSumDeviceRow, SecureSumRow
@@ -22,10 +22,9 @@ from federation.plan import RoundSettings, SecureSettings
 from federation.protocol.messages import BlobPointer, SumOrder, SumPart, UpdateManifest
 from federation.rounds.server_round import RoundPhase
 from federation.secure_sums import server
-from federation.secure_sums.events import FromDevice, ToDevice
 from federation.secure_sums.live import request_for
 from federation.secure_sums.membership import membership
-from federation.secure_sums.messages import SumRequest, read, written
+from federation.secure_sums.messages import FromDevice, SumRequest, ToDevice, read, written
 from federation.secure_sums.retries import Retry, SumFinding
 from federation.secure_sums.server import ServerStage, ServerState
 from federation.secure_sums.summation import layout_from_json
@@ -126,13 +125,13 @@ def load(session: Session, row: RoundRow) -> ServerState | None:
 def _state(found: SecureSumRow, devices: Mapping[str, SecureSumDeviceRow]) -> ServerState:
     """Return where a sum stands, as far as these devices go."""
     sent = {
-        field: {name: getattr(one, column) for name, one in devices.items() if getattr(one, column)}
+        field: {name: getattr(device, column) for name, device in devices.items() if getattr(device, column)}
         for field, column in SAID.items()
     }
     return ServerState(
         stage=ServerStage(found.stage),
         request=found.request,
-        identities={name: one.identity for name, one in devices.items()},
+        identities={name: device.identity for name, device in devices.items()},
         members=found.members,
         dealers=tuple(found.dealers),
         total=found.total,
@@ -181,18 +180,18 @@ def _write(found: SecureSumRow, devices: Mapping[str, SecureSumDeviceRow], old: 
     found.stage, found.members, found.dealers = str(new.stage), new.members, list(new.dealers)
     found.included, found.total, found.reason = new.included, new.total, new.reason
     found.finding = "" if new.finding == SumFinding() else written(new.finding).decode()
-    for name, one in devices.items():
+    for name, device in devices.items():
         for field, column in SAID.items():
             value = getattr(new, field).get(name, b"")
             if value != getattr(old, field).get(name, b""):
-                setattr(one, column, value)
+                setattr(device, column, value)
 
 
 def _devices(session: Session, round_id: int, names: Collection[str] | None = None) -> dict[str, SecureSumDeviceRow]:
     query = select(SecureSumDeviceRow).where(SecureSumDeviceRow.round_id == round_id)
     if names is not None:
         query = query.where(SecureSumDeviceRow.device.has(DeviceRow.name.in_(names)))
-    return {one.device.name: one for one in session.scalars(query)}
+    return {device.device.name: device for device in session.scalars(query)}
 
 
 def require_expected(session: Session, federation_id: int, device_id: int, manifest: UpdateManifest) -> RoundRow:
@@ -223,9 +222,9 @@ def require_expected(session: Session, federation_id: int, device_id: int, manif
 
 def has_said(session: Session, federation_id: int, device_id: int, manifest: UpdateManifest) -> bool:
     """Whether this very message of a device was taken in the open round before."""
-    mine = (SecureSumDeviceRow.device_id == device_id, RoundRow.federation_id == federation_id)
+    of_device = (SecureSumDeviceRow.device_id == device_id, RoundRow.federation_id == federation_id)
     query = select(SecureSumDeviceRow.uploaded).join(RoundRow, RoundRow.id == SecureSumDeviceRow.round_id)
-    uploaded = session.scalar(query.where(*mine, RoundRow.number == manifest.round))
+    uploaded = session.scalar(query.where(*of_device, RoundRow.number == manifest.round))
     return uploaded is not None and uploaded.get(str(manifest.sum)) == manifest.sha256
 
 
@@ -244,6 +243,8 @@ def take(session: Session, row: RoundRow, device: DeviceInfo, manifest: UpdateMa
     if part == "keys":
         federation = session.get_one(FederationRow, row.federation_id)
         vouching.require_voucher(federation, device.name, own.identity, message.payload)
+        if not retry_of(found).groups and masked_contributions.is_seen(session, device.id, manifest.sequence):
+            raise UpdateRefusedError(f"these sums of {device.name} are in an impossible sum, and aren't added again")
     result = server.step(state, FromDevice(device.name, message.kind, message.payload, message.vector))
     if result.refusal:
         raise UpdateRefusedError(result.refusal, quarantine=result.is_fault)
@@ -287,7 +288,7 @@ def orders(session: Session, row: RoundRow, device: str | None = None) -> dict[s
     if device is None:
         state = _state(found, _devices(session, row.id))
         awaited = set(server.missing(state))
-        messages = [each for each in server.repeated(state) if each.device in awaited]
+        messages = [message for message in server.repeated(state) if message.device in awaited]
     else:
         messages = _said_to(session, found, device)
     return {

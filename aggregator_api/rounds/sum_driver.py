@@ -25,8 +25,7 @@ from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest
 from federation.rounds.server_round import RoundPhase
 from federation.secure_sums import server
-from federation.secure_sums.events import StageClosed
-from federation.secure_sums.messages import SumRequest, read
+from federation.secure_sums.messages import StageClosed, SumRequest, read
 from federation.secure_sums.retries import SumFinding
 from federation.secure_sums.server import ServerStage, ServerState
 
@@ -141,7 +140,11 @@ class SumDriver:
             state = secure_rounds.load(session, row) if row is not None and row.number == number else None
             if row is None or state is None or state.stage is not ServerStage.DONE:
                 return
-            finding = SumFinding(suspects=server.included_devices(state), is_opened=True)
+            names = server.included_devices(state)
+            if self._owner.contract(session.get_one(FederationRow, row.federation_id)).is_continuous:
+                added = masked_contributions.sequences(session, row, names)
+                masked_contributions.note_seen(session, row.federation_id, added)
+            finding = SumFinding(suspects=names, is_opened=True)
             failed = {"stage": ServerStage.FAILED, "reason": reason, "finding": finding, "total": b""}
             secure_rounds.save(session, row, state, state.model_copy(update=failed), None)
         self.act(name)
@@ -167,11 +170,13 @@ class SumDriver:
             return state
         names, least = server.included_devices(state), contract.plan.secure.min_devices
         added = masked_contributions.sequences(session, row, names)
-        changed = masked_contributions.count_changes(session, federation.id, added)
+        changed, other = masked_contributions.count_changes(session, federation.id, added), "the last one"
+        if state.needs_all and (moved := masked_contributions.count_moved(session, federation.id, added)):
+            changed, other = min(changed, moved), "one that was seen"
         if changed >= least:
             return state
         reason = (
-            f"it differs from the last one by {changed} device{'' if changed == 1 else 's'}, and {least} "
+            f"it differs from {other} by {changed} device{'' if changed == 1 else 's'}, and {least} "
             "(secure.min_devices) hide each other"
         )
         # a group's members can't be added to others instead: their sum was seen

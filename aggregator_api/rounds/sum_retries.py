@@ -11,26 +11,22 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.devices import suspension
+from aggregator_api.devices import masked_contributions, suspension
 from aggregator_api.rounds.secure_rounds import finding_of, retry_of
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, RoundRow, SecureSumRow
 from federation.methods import sums_in_rounds
 from federation.plan import Plan
-from federation.rounds.server_round import RoundPhase, needed_devices, resting_rounds
+from federation.rounds.server_round import RoundPhase, resting_rounds
 from federation.secure_sums.messages import written
 from federation.secure_sums.retries import (
     Blamed,
+    Division,
     Retry,
     SumFinding,
     after_failure,
     after_publication,
     complete_groups,
-)
-
-SEEN = (
-    "its numbers are in a sum that was seen and not used, and to add them to another one could show them; let it back "
-    "once its data or its company has changed"
 )
 
 
@@ -39,8 +35,8 @@ class Candidates(NamedTuple):
 
     devices: Mapping[str, DeviceRow]
     retry: Retry
-    sit_out: frozenset[int] = frozenset()
-    """Of groups that lack somebody now."""
+    needed: int
+    """How many must be online for the round to begin; nobody waits for those that are left out."""
 
     @property
     def is_group(self) -> bool:
@@ -52,17 +48,19 @@ def choose(session: Session, federation: FederationRow, plan: Plan, now: float) 
     """Return whom a round after a failed sum may invite; None where everybody may be."""
     row = repositories.last_ended(session, federation)
     found = session.get(SecureSumRow, row.id) if row is not None else None
-    if found is None or not found.retry:
+    seen = _sitting_out(session, federation, plan)
+    if (found is None or not found.retry) and not seen:
         return None
-    here = _online(session, federation, plan, at=now)
-    division = complete_groups(retry_of(found), {device.id for device in here.values()})
-    if division.retry.groups:
-        group = division.retry.groups[0]
-        return Candidates(_those(here, group), division.retry, division.sit_out)
-    others = {device.id for device in here.values()} - set(division.retry.left_out)
-    if len(others) < needed_devices(plan):
-        return Candidates(here, Retry(), division.sit_out)
-    return Candidates(_those(here, others), division.retry, division.sit_out)
+    online = _online(session, federation, plan, at=now)
+    ids = {device.id for device in online.values()}
+    retry = _lasting(complete_groups(retry_of(found), ids), plan) if found is not None else Retry()
+    if retry.groups:
+        return Candidates(_those(online, retry.groups[0]), retry, len(retry.groups[0]))
+    least, needed = least_devices(plan), suspension.needed_devices(session, federation, plan)
+    if len(ids - seen - set(retry.left_out)) < least:
+        retry = Retry()
+    others = ids - seen - set(retry.left_out)
+    return Candidates(_those(online, others), retry, max(least, needed - len(ids - others)))
 
 
 def goes_on_at_once(session: Session, federation: FederationRow) -> bool:
@@ -70,17 +68,6 @@ def goes_on_at_once(session: Session, federation: FederationRow) -> bool:
     row = repositories.last_ended(session, federation)
     found = session.get(SecureSumRow, row.id) if row is not None and row.phase == RoundPhase.FAILED else None
     return found is not None and retry_of(found).is_narrower
-
-
-def sit_out(session: Session, federation: FederationRow, plan: Plan, ids: Collection[int], number: int) -> None:
-    """Leave devices out whose numbers were seen in a sum, and can't be tried again.
-
-    Where devices train it is enough that they are left out of the next rounds: they train for a later one. Whole sums
-    stay what they were, so an operator must let their devices back.
-    """
-    if sums_in_rounds(plan):
-        for device in session.scalars(select(DeviceRow).where(DeviceRow.id.in_(ids)).order_by(DeviceRow.name)):
-            suspension.suspend(session, federation, device, number, SEEN)
 
 
 def note_publication(session: Session, row: RoundRow) -> None:
@@ -108,16 +95,18 @@ def note_failure(session: Session, federation: FederationRow, plan: Plan, row: R
     devices = _devices(session, federation, names)
     ids = {device.name: device.id for device in devices}
     division = after_failure(before, Blamed.of(finding, ids), least_devices(plan), row.number)
-    here = {device.id for device in _online(session, federation, plan).values()}
-    is_way_open = bool(division.retry.groups) or len(here - set(division.retry.left_out)) >= needed_devices(plan)
-    _write(found, division.retry if is_way_open else Retry())
+    others = {device.id for device in _online(session, federation, plan).values()} - set(division.retry.left_out)
+    others -= _sitting_out(session, federation, plan)
+    is_way_open = bool(division.retry.groups) or len(others) >= least_devices(plan)
+    _write(found, _lasting(division, plan) if is_way_open else Retry())
     if division.is_smallest:
-        _count_suspects(session, federation, plan, [one for one in devices if one.name in finding.suspects], row)
+        _count_suspects(
+            session, federation, plan, [device for device in devices if device.name in finding.suspects], row
+        )
     if not is_way_open:
         return Consequence(pause_reason=_too_few(finding, plan) if finding.is_opened else "")
-    sit_out(session, federation, plan, division.sit_out, row.number)
     if division.retry.is_narrower:
-        _tell(session, federation, division.retry, row)
+        _tell(session, federation, plan, division.retry, row)
     return Consequence(is_narrower=division.retry.is_narrower)
 
 
@@ -128,11 +117,25 @@ def least_devices(plan: Plan) -> int:
 
 def _too_few(finding: SumFinding, plan: Plan) -> str:
     least = least_devices(plan)
+    seen = "; each of these takes part again once its sums have changed" if sums_in_rounds(plan) else ""
     return (
         f"one of {', '.join(finding.suspects)} adds what no device can, and it can't be said which: that takes "
         f"{2 * least} devices, in two groups of {least}, or enough others; enrol more, or revoke one of these, and "
-        "resume"
+        f"resume{seen}"
     )
+
+
+def _lasting(division: Division, plan: Plan) -> Retry:
+    """Return what the next rounds are of; whose whole sums were seen may return as soon as they have changed."""
+    if not sums_in_rounds(plan):
+        return division.retry
+    left_out = tuple(device for device in division.retry.left_out if device not in division.sit_out)
+    return division.retry.model_copy(update={"left_out": left_out})
+
+
+def _sitting_out(session: Session, federation: FederationRow, plan: Plan) -> frozenset[int]:
+    """Return whose whole sums were seen and stay what they were; who trains has other numbers in the next round."""
+    return masked_contributions.sitting_out(session, federation) if sums_in_rounds(plan) else frozenset()
 
 
 def _online(
@@ -162,10 +165,11 @@ def _count_suspects(
     suspension.count_suspects(session, federation, devices, plan.rounds, row.number, reason)
 
 
-def _tell(session: Session, federation: FederationRow, retry: Retry, row: RoundRow) -> None:
+def _tell(session: Session, federation: FederationRow, plan: Plan, retry: Retry, row: RoundRow) -> None:
     sizes = ", ".join(str(len(group)) for group in retry.groups)
     detail = f"tried again in disjoint groups of {sizes} devices" if sizes else "tried again"
     if retry.left_out:
         names = session.scalars(select(DeviceRow.name).where(DeviceRow.id.in_(retry.left_out)))
-        detail += f", without {', '.join(sorted(names))} until there is a version of the others"
+        end = "their sums have changed" if sums_in_rounds(plan) else "there is a version of the others"
+        detail += f", without {', '.join(sorted(names))} until {end}"
     repositories.journal(session, federation, "round.retried", round_number=row.number, detail=detail[:2000])

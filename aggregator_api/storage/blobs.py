@@ -22,7 +22,7 @@ import fsspec
 
 from aggregator_api.core.errors import BlobError, ConfigError
 from aggregator_api.storage.db.models import Blob
-from gaitway.private_files import opener, private_file, private_folder
+from gaitway.files import opener, private_file, private_folder
 
 CHUNK_BYTES = 1 << 18
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import ContributionRow, FederationRow, MaskedContributionRow
-from aggregator_api.storage.fsck_result import FROM_BACKUP, FsckResult, Severity, guarded
+from aggregator_api.storage.findings import FROM_BACKUP, FsckResult, Severity, guarded
 from federation import wire
 from federation.aggregation.present_sums import combined, settings_of
 from federation.method import SumMethod

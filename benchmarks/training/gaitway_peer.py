@@ -13,7 +13,7 @@ from workloads import Work
 
 from federation.plan import ModelSpec, RoundSettings, TrainingConfig
 from federation.records import Examples
-from federation.training.cuda import compute_reproducibly, reserve_workspace
+from federation.training.forward import compute_reproducibly, reserve_workspace
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines.client_store import NullStore, remembered
 from sim.experiment.settings import Experiment

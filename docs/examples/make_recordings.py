@@ -3,7 +3,7 @@
 `OUT/chest/subject12/respeck/walking_slow.csv`: a chest band at 25 Hz, in g and deg/s, with milliseconds since 1970.
 `OUT/waist/D01_SA03_R02.txt`: a belt box at 200 Hz, no header, no time, counts of two accelerometers around a gyroscope.
 
-The persons are generated (`har_pipeline.readers.synthetic_motion`): a body segment swings and is shaken by its steps,
+The persons are generated (`har_pipeline.readers.synthetic`): a body segment swings and is shaken by its steps,
 and both sensors measure that one motion, with gravity. Each person has an own pace, vigour and way to wear the sensor.
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from har_pipeline.readers.synthetic_motion import ACTIVITIES, RATE_HZ, Motion, move
+from har_pipeline.readers.synthetic import ACTIVITIES, RATE_HZ, Motion, move
 from har_pipeline.recording import STANDARD_GRAVITY
 
 SUBJECTS = (3, 7, 12, 20)

@@ -16,7 +16,7 @@ from edge_agent.errors import AgentError, ConfigError, LabelError
 from edge_agent.storage import state_store, window_store
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 from gaitway.terminal import Console
 
 ConfigOption = Annotated[Path, typer.Option(help="The device's TOML file; write one with example-config.")]

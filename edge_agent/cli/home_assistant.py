@@ -9,10 +9,10 @@ import typer
 from edge_agent.cli.command import ConfigOption, cli_errors, open_state
 from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError, ConfigError
+from edge_agent.storage.consent import note_topics, noted_topics, switch_home_assistant
 from edge_agent.storage.data_folder import is_locked
-from edge_agent.storage.home_assistant import note_topics, noted_topics, switch
 from edge_agent.storage.state_store import StateStore
-from edge_agent.transport.home_assistant.publisher import HomeAssistant
+from edge_agent.transport.home_assistant import HomeAssistant
 
 REMOVE_S = 10.0
 POLL_S = 0.1
@@ -31,7 +31,7 @@ def off(config: ConfigOption) -> None:
     Example: python -m edge_agent home-assistant off --config agent.toml
     """
     with cli_errors(), open_state(config) as (settings, store):
-        switch(store, on=False)
+        switch_home_assistant(store, on=False)
         count = len(noted_topics(store))
         if count:
             _remove(settings, store)
@@ -47,7 +47,7 @@ def on(config: ConfigOption) -> None:
     with cli_errors(), open_state(config) as (settings, store):
         if settings.home_assistant.host is None:
             raise ConfigError("[home_assistant] host is not set; name the broker that Home Assistant uses")
-        switch(store, on=True)
+        switch_home_assistant(store, on=True)
         running = is_locked(store)
     place = settings.home_assistant.place
     when = "within a second" if running else "when the agent runs"

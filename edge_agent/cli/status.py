@@ -1,4 +1,4 @@
-"""`python -m edge_agent status`: what a device is doing, its rounds and its model; also while it runs."""
+"""`python -m edge_agent status`, `models` and `doctor`: what a device is doing, its models, and what could stop it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from rich.table import Table
 
 from edge_agent.cli.command import ConfigOption, cli_errors, open_state
 from edge_agent.config.settings import Config
-from edge_agent.serving.model_registry import name_of
+from edge_agent.doctor import Level, examine
+from edge_agent.serving.model_registry import HEADS_IN_WORDS, ModelRegistry, name_of
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.state_store import StateStore
-from edge_agent.supervisor.status import collected_windows, describe_device, summary
+from edge_agent.supervisor.status import collected_windows, describe_device, describe_release, describe_served, summary
 from federation.protocol.messages import DEFAULT_METRIC
+from gaitway.errors import ExitCode
 from gaitway.tasks import metric_of
 from gaitway.terminal import Console
 
@@ -76,3 +78,83 @@ def _table(found: dict[str, Any]) -> Table:
         scores = (row[name] for name in ("score_before", "score_after", "train_loss", "seconds"))
         table.add_row(str(row["round"]), row["status"], *("–" if s is None else f"{s:.3f}" for s in scores))
     return table
+
+
+def models(
+    config: ConfigOption,
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Use the good model before the present one; twice: as it was.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the good models that the device keeps, with their scores on its own holdout windows.
+
+    A running agent uses another model within a second of --rollback. The next model that passes the gate
+    replaces it as usual.
+
+    Example: python -m edge_agent models --config agent.toml --rollback
+    """
+    with cli_errors(), open_state(config) as (settings, store):
+        if rollback:
+            model = ModelRegistry(store).rollback()
+            Console(stderr=True).print(f"now in use: the {name_of(model)}")
+        kept = ModelRegistry(store).good_models()
+        judged = [row.reason for row in store.adoptions()]
+        released, serving = describe_release(store, settings.agent.device), describe_served(store)
+    if as_json:
+        typer.echo(json.dumps({"models": kept, "serving": serving, "judged": judged, "released": released}, indent=2))
+        return
+    console = Console()
+    if kept:
+        console.print(_models_table(kept))
+    else:
+        typer.echo("no model yet")
+    for line in [serving, *judged[-5:], *released]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _models_table(kept: list[dict[str, Any]]) -> Table:
+    table = Table(title="good models", title_justify="left")
+    labels = dict.fromkeys(metric_of(model.get("metric", DEFAULT_METRIC)).label for model in kept)
+    for heading in ("in use", "round", "kind", "release", ", ".join(labels), "sha256", "file"):
+        table.add_column(heading, overflow="fold")
+    for model in kept:
+        file = model["path"] if model["whole"] else f"{model['path']} (gone)"
+        score = "–" if model.get("score") is None else f"{model['score']:.3f}"
+        in_use = "yes" if model["adopted"] else ""
+        table.add_row(
+            in_use,
+            str(model["round"]),
+            HEADS_IN_WORDS.get(model.get("head", ""), model["source"]),
+            str(model.get("rollout", "–")),
+            score,
+            model["sha256"][:16],
+            file,
+        )
+    return table
+
+
+STYLE = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILURE: "red"}
+
+
+def doctor(
+    config: ConfigOption,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check config, clock, disk, memory, server, broker, sensors and the training process; say what to do.
+
+    Exit code 1 if anything fails, 0 if there are warnings only. A running agent is not disturbed.
+
+    Example: python -m edge_agent doctor --config agent.toml
+    """
+    console, found = Console(), []
+    for finding in examine(config):
+        found.append(finding)
+        if not as_json:
+            console.print(f"{finding.level.value:>7}", style=STYLE[finding.level], end="  ", highlight=False)
+            todo = f" – {finding.advice}" if finding.advice else ""
+            console.print(f"{finding.check}: {finding.message}{todo}", markup=False, highlight=False, soft_wrap=True)
+    failed = any(finding.level is Level.FAILURE for finding in found)
+    if as_json:
+        typer.echo(json.dumps({"ok": not failed, "findings": [finding._asdict() for finding in found]}, indent=2))
+    raise typer.Exit(ExitCode.FAILED if failed else ExitCode.DONE)

@@ -17,13 +17,13 @@ MIN_TOKEN = 16
 SOURCES: EntryTable[str] = EntryTable(
     "sensors",
     {
-        "recording": "edge_agent.sensors.recording:RecordingSource",
-        "csv": "edge_agent.sensors.csv:CsvSource",
+        "recording": "edge_agent.sensors.replay:RecordingSource",
+        "csv": "edge_agent.sensors.files:CsvSource",
         "iio": "edge_agent.sensors.iio:IioSource",
         "images": "edge_agent.sensors.images:ImageSource",
         "sensor_logger_http": "edge_agent.sensors.sensor_logger.source:PhoneSource",
         "sensor_logger_mqtt": "edge_agent.sensors.sensor_logger.source:PhoneSource",
-        "app_export": "edge_agent.sensors.app_export:ExportSource",
+        "app_export": "edge_agent.sensors.files:ExportSource",
     },
     load=lambda entry: entry.value,  # imported where it is used
 )

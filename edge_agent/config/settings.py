@@ -10,12 +10,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from edge_agent.config.home_assistant import HomeAssistantSection
-from edge_agent.config.page import Address, PasswordHash, is_loopback
-from edge_agent.config.privacy import PrivacySection
-from edge_agent.config.section import Section
+from edge_agent.config.brokers import BrokerSection, HomeAssistantSection
+from edge_agent.config.section import Address, PasswordHash, PrivacySection, Section, is_loopback
 from edge_agent.config.sensors import IioSection, PhoneSection, SensorsSection, WindowsSection
-from edge_agent.config.training import BrokerSection, ConditionsSection, ModelSection, TrainingSection
+from edge_agent.config.training import ConditionsSection, ModelSection, TrainingSection
 from edge_agent.errors import ConfigError
 from federation.plan import Name
 from federation.protocol.messages import Compression, Precision

@@ -5,22 +5,19 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from edge_agent.config.section import Section
 from federation.protocol.messages import Runtime
-from federation.serving.preference import Prefer
+from federation.rounds.serving import Prefer
 from gaitway.python310 import Self
 from gaitway.tasks.soundness import MIN_EXAMPLES
 
 TrainingDevice = Literal["auto", "cpu", "cuda"]
 
 Condition = Literal["charging", "idle", "network", "battery", "temperature", "memory", "disk", "quiet_hours"]
-
-PORT, TLS_PORT = 1883, 8883
-"""The ports that IANA has registered for MQTT."""
 
 _HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
 
@@ -138,46 +135,3 @@ class ModelSection(Section):
         "a network; its model in use is compared with the heads",
     )
     holdout_windows: int = Field(default=1024, ge=MIN_EXAMPLES, description="at most so many windows judge a model")
-
-
-class BrokerPlace(NamedTuple):
-    """Where the broker is, and how it is spoken to."""
-
-    host: str
-    port: int
-    tls: bool = False
-    ca_file: Path | None = None
-    keepalive_s: int = 30
-
-
-class BrokerSection(Section):
-    """Where messages go; without `host`, to the broker that the server named when this device enrolled."""
-
-    host: str | None = Field(default=None, description="MQTT broker; none: as the server said at enrolment")
-    port: int | None = Field(default=None, ge=1, le=65535, description="none: 8883 with TLS, else 1883")
-    username: str | None = Field(default=None, description="none: as `enrol` was told; not enrolled: anonymous")
-    password: SecretStr | None = Field(
-        default=None, description="better in password_file or GAITWAY_EDGE_BROKER_PASSWORD"
-    )
-    password_file: Path | None = Field(default=None, description="its first line is the password")
-    tls: bool = Field(default=False, description="encrypt, and believe only a broker with a certificate for `host`")
-    ca_file: Path | None = Field(default=None, description="certificates to believe, PEM; none: the system's")
-    keepalive_s: int = Field(default=30, ge=5, le=3600)
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        if self.ca_file is not None and not self.tls and self.host is not None:
-            raise ValueError("ca_file is set but tls is not: set tls = true, or leave ca_file out")
-        if self.port is not None and self.host is None:
-            raise ValueError(f"port is {self.port}, but there is no host: name the broker's host, or leave port out")
-        if self.password is not None and self.password_file is not None:
-            raise ValueError("password and password_file are both set; leave one out")
-        return self
-
-    @property
-    def place(self) -> BrokerPlace | None:
-        """Where this section says that the broker is; None if it does not."""
-        if self.host is None:
-            return None
-        port = self.port or (TLS_PORT if self.tls else PORT)
-        return BrokerPlace(self.host, port, self.tls, self.ca_file, self.keepalive_s)

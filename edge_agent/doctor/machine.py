@@ -23,8 +23,8 @@ from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.supervisor.status import describe_restore
 from federation.protocol.messages import Runtime
-from gaitway.extras import install_command
-from gaitway.private_files import private_folder
+from gaitway.files import private_folder
+from gaitway.own_packages import install_command
 
 MIN_UNIX_TIME = 1_795_000_000
 """When this was written (November 2026): no clock that is right shows less."""

@@ -17,8 +17,8 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
+from edge_agent.config.brokers import BrokerPlace
 from edge_agent.config.settings import Config
-from edge_agent.config.training import BrokerPlace
 from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.errors import ConfigError
 from edge_agent.storage.broker_address import require_place

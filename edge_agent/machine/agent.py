@@ -3,6 +3,9 @@
 What is durable before a command is the supervisor's to guarantee: it stores an update before it reports
 `TrainingFinished`. The state itself is in `edge_agent.machine.state`, its parts are in
 `rounds`, `contributions`, `uploads` and `releases`.
+
+A plan that promises less privacy than the device requires is refused: the device recognizes on, trains nothing, and
+sends nothing but a status with its signed refusal. Only a person at the device can loosen what it requires.
 """
 
 from __future__ import annotations
@@ -10,8 +13,19 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from edge_agent.machine import contributions, privacy, releases, rounds, uploads
-from edge_agent.machine.commands import AnswerSum, BeginEpoch, Collect, Command, Exit, Log, PublishStatus, Reset
+from edge_agent.machine import contributions, releases, rounds, uploads
+from edge_agent.machine.commands import (
+    AnswerSum,
+    BeginEpoch,
+    Collect,
+    Command,
+    Exit,
+    KeepPrivacyPin,
+    Log,
+    NoteRefusedPlan,
+    PublishStatus,
+    Reset,
+)
 from edge_agent.machine.events import (
     Acknowledged,
     Announced,
@@ -48,8 +62,8 @@ from edge_agent.machine.state import (
     superseded,
 )
 from edge_agent.machine.transition import Transition
-from federation.privacy.promises import PrivacyPromises
-from federation.protocol.messages import Announcement, Invitation
+from federation.privacy.promises import PrivacyPromises, promises_of, required, shortfall
+from federation.protocol.messages import Announcement, Invitation, PlanRefusal
 
 PRESENCE_CHECK_S = 2.0
 """Within which a fleet answers, each device at its own moment."""
@@ -146,28 +160,28 @@ def _advance(transition: Transition) -> None:
 
 def _accepted(transition: Transition, promises: PrivacyPromises) -> None:
     """Look at the plan again, now that its person has accepted what it promises."""
-    privacy.pin(transition, promises)
+    _pin(transition, promises)
     if heard := transition.agent.refused or transition.agent.announcement:
         _announced(transition, heard)
 
 
 def _announced(transition: Transition, a: Announcement) -> None:
     _check_presence(transition, a)
-    if privacy.is_refused(transition, a):
+    if _is_refused(transition, a):
         return
     if reason := incompatibility(a.plan, transition.policy.model):
         transition.set(detail=reason)
         transition.issue(Log(reason), Exit(1))
         return
-    if (mine := identity(a, transition.policy.model)) != transition.agent.identity:
+    if (current := identity(a, transition.policy.model)) != transition.agent.identity:
         rounds.drop(transition, "the federation was re-created, or this device runs another network")
         uploads.stop(transition)
         before = transition.agent
-        transition.agent = Agent(identity=mine, epoch=a.epoch, connected=before.connected)
+        transition.agent = Agent(identity=current, epoch=a.epoch, connected=before.connected)
         transition.set(invitation=before.invitation, offer=before.offer)  # they may be of the new instance
         transition.set(takes_part=before.takes_part, pinned=before.pinned, required=before.required)
         transition.set(presence_check=before.presence_check, answer_at=before.answer_at)
-        transition.issue(Reset(mine, a.epoch))
+        transition.issue(Reset(current, a.epoch))
     elif a.epoch > transition.agent.epoch:
         _restored(transition, a)
     known = transition.agent.announcement
@@ -255,3 +269,37 @@ def _reconsider(transition: Transition) -> None:
         rounds.drop(transition, "the person has withdrawn this device")
     elif a and work and (reason := superseded(work, a, next_work(transition.agent))):
         rounds.drop(transition, reason)
+
+
+def _is_refused(transition: Transition, a: Announcement) -> bool:
+    """Refuse a plan that promises less than this device requires.
+
+    A device that has lost what it pinned at its enrolment pins the first plan of its server.
+    """
+    promised = promises_of(a.plan)
+    if transition.agent.pinned is None and transition.policy.pins:
+        _pin(transition, promised)
+        transition.issue(KeepPrivacyPin(promised))
+    if reason := shortfall(promised, transition.agent.required):
+        _refuse(transition, a, reason)
+        return True
+    if transition.agent.refusal is not None:
+        transition.issue(Log("the plan promises what this device requires: it takes part again"), NoteRefusedPlan())
+    transition.set(refusal=None, refused=None)
+    return False
+
+
+def _pin(transition: Transition, promises: PrivacyPromises) -> None:
+    """Require from now on what was promised, but for what the device's settings say."""
+    transition.set(pinned=promises, required=required(promises, transition.policy.privacy))
+
+
+def _refuse(transition: Transition, a: Announcement, reason: str) -> None:
+    before = transition.agent.refusal
+    refusal = PlanRefusal(instance=a.instance, epoch=a.epoch, serial=a.serial, reason=reason[:500])
+    if before is None or before.model_copy(update={"serial": a.serial}) != refusal:
+        transition.set(refusal=refusal)
+        transition.issue(Log(f"the plan is refused: {reason}"), NoteRefusedPlan(refusal.reason, promises_of(a.plan)))
+    rounds.drop(transition, f"the plan is refused: {reason}")
+    uploads.stop(transition)
+    transition.set(announcement=None, refused=a, unannounced=False, untrusted="")

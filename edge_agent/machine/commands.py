@@ -84,7 +84,7 @@ class Evaluate:
     """Say whether the candidate works, and is better than the present model; `release`: its rollout's number, or 0.
 
     `server_score` is what the server knows of its version, or of the one that it began from; `gains` what other
-    devices report of that version's rivals (`federation.serving.preference`), by name.
+    devices report of that version's rivals (`federation.rounds.serving`), by name.
     """
 
     round: int

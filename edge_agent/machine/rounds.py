@@ -145,8 +145,8 @@ def _start_job(transition: Transition, work: PendingWork) -> None:
 
 def _sum_request(transition: Transition, work: PendingWork) -> str:
     """Return what the secure sum of the round to be trained asks for; empty where its updates are sent as such."""
-    mine = transition.agent.invitation
-    order = mine.sum if mine and work.kind == "train" and mine.round == work.round else None
+    invitation = transition.agent.invitation
+    order = invitation.sum if invitation and work.kind == "train" and invitation.round == work.round else None
     return order.body if order and order.kind == "request" else ""
 
 
@@ -206,7 +206,7 @@ def _note_candidate(transition: Transition, work: PendingWork) -> None:
     a = transition.agent.announcement
     if a and not leaves_model(a.plan):
         return
-    others = [one for one in transition.agent.candidates if one.round != work.round]
+    others = [candidate for candidate in transition.agent.candidates if candidate.round != work.round]
     transition.set(candidates=(*others, Candidate(work.round, work.model)))
     for oldest in others[: len(others) + 1 - MAX_CANDIDATES]:
         transition.issue(Log(f"the model of round {oldest.round} is not exported any more: newer ones wait"))
@@ -214,7 +214,9 @@ def _note_candidate(transition: Transition, work: PendingWork) -> None:
 
 
 def _forget_candidate(transition: Transition, number: int) -> None:
-    transition.set(candidates=tuple(one for one in transition.agent.candidates if one.round != number))
+    transition.set(
+        candidates=tuple(candidate for candidate in transition.agent.candidates if candidate.round != number)
+    )
     transition.issue(ForgetCandidate(number))
 
 

@@ -233,7 +233,7 @@ def next_work(agent: Agent) -> PendingWork | None:
     A round comes first: it leaves the global model that it begins from, too. A device without labelled examples adopts
     global models, and does nothing else.
     """
-    a, mine = agent.announcement, agent.invitation
+    a, invitation = agent.announcement, agent.invitation
     if a is None or agent.examples is None or agent.lacks_program:
         return None
     if not agent.examples:
@@ -241,10 +241,12 @@ def next_work(agent: Agent) -> PendingWork | None:
     if a.continuous:
         to_add = _to_add_masked if a.plan.secure.is_on else _to_contribute
         return to_add(agent, a) or _to_adopt(agent, a)
-    here = (a.instance, a.epoch, a.round)
-    invited = a.state == "collecting" and mine and (mine.instance, mine.epoch, mine.round) == here
-    if invited and mine and agent.takes_part and (mine.round, mine.model.sha256) not in agent.done:
-        return PendingWork("train", mine.round, mine.model)
+    current = (a.instance, a.epoch, a.round)
+    invited = (
+        a.state == "collecting" and invitation and (invitation.instance, invitation.epoch, invitation.round) == current
+    )
+    if invited and invitation and agent.takes_part and (invitation.round, invitation.model.sha256) not in agent.done:
+        return PendingWork("train", invitation.round, invitation.model)
     return _to_adopt(agent, a) or _to_export(agent, a)
 
 
@@ -265,14 +267,14 @@ def _to_contribute(agent: Agent, a: Announcement) -> PendingWork | None:
 
 def _to_add_masked(agent: Agent, a: Announcement) -> PendingWork | None:
     """Return the whole sums that the device is to add to the round that it is invited to."""
-    mine = agent.invitation
-    is_request = mine is not None and mine.sum is not None and mine.sum.kind == "request"
-    if mine is None or not is_request or a.state != "collecting" or not agent.takes_part:
+    invitation = agent.invitation
+    is_request = invitation is not None and invitation.sum is not None and invitation.sum.kind == "request"
+    if invitation is None or not is_request or a.state != "collecting" or not agent.takes_part:
         return None
-    is_due = agent.contribute_at is None and (mine.round, mine.model.sha256) not in agent.done
-    if not is_due or (mine.instance, mine.epoch, mine.round) != (a.instance, a.epoch, a.round):
+    is_due = agent.contribute_at is None and (invitation.round, invitation.model.sha256) not in agent.done
+    if not is_due or (invitation.instance, invitation.epoch, invitation.round) != (a.instance, a.epoch, a.round):
         return None
-    return PendingWork("train", mine.round, mine.model, continuous=True)
+    return PendingWork("train", invitation.round, invitation.model, continuous=True)
 
 
 def masked_sequence(agent: Agent, a: Announcement) -> int:
@@ -403,16 +405,16 @@ def status_of(agent: Agent) -> DeviceStatus:
         state = "uploading"
     else:
         state = "idle" if agent.done or agent.contribution else "ready"
-    mine = agent.takes_part  # else nothing that the device's own windows say is told
+    takes_part = agent.takes_part  # else nothing that the device's own windows say is told
     return DeviceStatus(
         state=state,
         round=round_number,
-        examples=min(agent.examples or 0, 1 if alone else 10**9) if mine else 0,
+        examples=min(agent.examples or 0, 1 if alone else 10**9) if takes_part else 0,
         detail=_detail(agent)[:500],
-        metrics=dict(agent.metrics) if mine and not alone else {},
+        metrics=dict(agent.metrics) if takes_part and not alone else {},
         sums=masked_sequence(agent, a) if a is not None and a.continuous and alone else 0,
         release=agent.report if not agent.refusal else None,
-        adoption=agent.adoption if mine and not agent.refusal else None,
+        adoption=agent.adoption if takes_part and not agent.refusal else None,
         refusal=agent.refusal.model_dump_json() if agent.refusal else "",
         unusable=agent.unusable.model_dump_json() if agent.unusable and not agent.refusal else "",
     )

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edge_agent.config.page import host_and_port, is_loopback
+from edge_agent.config.section import host_and_port, is_loopback
 from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError, ConfigError
 from edge_agent.http_server import IDLE_TIMEOUT_S, BoundedRequest, BoundedServer, body_length, read_body

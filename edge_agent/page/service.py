@@ -23,17 +23,24 @@ from edge_agent.errors import AgentError, LabelError, StoreError
 from edge_agent.page.timeline import Activity
 from edge_agent.serving.classifier import LivePrediction, OwnAnswers
 from edge_agent.serving.model_registry import ModelRegistry, name_of
+from edge_agent.storage.consent import (
+    accept_refused_plan,
+    can_withdraw,
+    describe_privacy,
+    participation,
+    promises_to_accept,
+    take_part,
+    withdraw,
+)
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.labels import known_activity, label_span, undo, unlabelled, vocabulary
-from edge_agent.storage.participation import can_withdraw, participation, take_part, withdraw
-from edge_agent.storage.privacy import accept_refused_plan, describe_privacy, promises_to_accept
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_listing import Selection, by_class, by_day, delete
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.supervisor.status import collected_windows, describe_device, describe_release, describe_served
 from edge_agent.teaching.teacher import Teacher
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 from gaitway.python310 import Self
 from har_pipeline import Window
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from edge_agent.storage.timeline import MINUTE_S, Minute, Stretch, bounds, stretches
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 
 MAX_ASKED, MAX_LISTED = 10, 200
 HOUR_S = 3600.0
@@ -26,7 +26,7 @@ class DayView(NamedTuple):
     day: date
     known: list[date]
     minutes: dict[int, Minute]
-    asked: list[Stretch]
+    uncertain: list[Stretch]
     labels: tuple[str, ...]
     why_no_labels: str
 
@@ -119,11 +119,11 @@ def _asked(found: DayView) -> str:
     """Write what the device asks about: uncertain stretches first, of the last two weeks."""
     if not found.labels:
         return ""
-    shown = found.asked[:MAX_ASKED]
+    shown = found.uncertain[:MAX_ASKED]
     if not shown:
         words = "Nothing to ask: what was recognized is certain, or labelled."
         return f'<section class="card"><h2>Help me with these</h2><p class="quiet">{words}</p></section>'
-    more = len(found.asked) - len(shown)
+    more = len(found.uncertain) - len(shown)
     rest = f'<p class="quiet">And {more:,} more, which come when these are labelled.</p>' if more else ""
     items = "".join(_item(run, found, with_day=True) for run in shown)
     return (

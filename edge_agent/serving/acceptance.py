@@ -2,7 +2,7 @@
 
 Every model that the device holds runs on the same windows and must work, as `gaitway.tasks` has it. Where the holdout
 can't tell, what the server knows of the version from other devices stands in. Among those that work,
-`edge_agent.serving.choice` chooses; a released model has a gate of its own (`edge_agent.serving.release_gate`).
+`edge_agent.serving.choice` chooses; a released model has a gate of its own (`edge_agent.serving.acceptance`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome
-from edge_agent.serving.choice import Choice, Rules, choose, compared_models, sentence_case
-from edge_agent.serving.heads import evaluate_heads, has_heads
+from edge_agent.serving.choice import Choice, Rules, choose, compared_models, judge_release, sentence_case
+from edge_agent.serving.heads import add_network, evaluate_heads, has_heads
 from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict, name_of
 from edge_agent.serving.model_runs import (
     ExampleKind,
@@ -29,9 +29,7 @@ from edge_agent.serving.model_runs import (
     run_model,
     validation_of,
 )
-from edge_agent.serving.other_network import add_network
-from edge_agent.serving.release_gate import judge_release
-from edge_agent.storage.files import sha256_of
+from edge_agent.storage.data_folder import sha256_of
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.cross_validation import MAX_WINDOWS
@@ -89,8 +87,8 @@ def evaluate_job(config: Config, plan: Plan, command: Evaluate) -> Verdict:
             missing = add_network(folder / HEADS, beside, plan.labels, threads)
         return evaluate_heads(folder, command, split, judged, present, rules, threads=threads, missing=missing)
     candidates = candidates_in(folder, command)
-    files = [each.folder / MODEL for each in candidates]
-    files += [Path(each["path"]) for each in (present, *others) if each]
+    files = [model.folder / MODEL for model in candidates]
+    files += [Path(model["path"]) for model in (present, *others) if model]
     # all labelled windows are answered only where cross-validation has left something to compare with
     is_validated = len(data.labelled) <= MAX_WINDOWS and any(validation_of(path).is_file() for path in files)
     windows = Windows.of(holdout, data.labelled if is_validated else None, judged, plan.labels)
@@ -101,7 +99,7 @@ def candidates_in(folder: Path, command: Evaluate) -> list[NewModel]:
     """Name the models that a job left: the one that it is about, the shared one that it began from, and midway."""
     own = NewModel(folder, SOURCES[command.kind], command.round)
     beside = (NewModel(folder / GLOBAL, "global", command.round - 1), NewModel(folder / MIDWAY, MIDWAY, command.round))
-    return [own, *(each for each in beside if (each.folder / MODEL).is_file())]
+    return [own, *(model for model in beside if (model.folder / MODEL).is_file())]
 
 
 def evaluate(
@@ -117,19 +115,19 @@ def evaluate(
     """Run the candidates and the device's models on the same windows, and say which is used from now on.
 
     `others` were judged before; where the candidate is released they are not asked. The verdict is on the first
-    candidate, or on the one midway where that is chosen; `beside` has the others. `asked.server_score` is what the
+    candidate, or on the one midway where that is chosen; `beside` has the others. `command.server_score` is what the
     server knows of the candidate's version, of a personalized one of the version that it began from.
     """
     if not (candidates[0].folder / MODEL).is_file():
         return _no_candidate(candidates[0].folder, command)
-    checked = [check(each, command.server_score, windows, threads) for each in candidates]
+    checked = [check(candidate, command.server_score, windows, threads) for candidate in candidates]
     if command.release:
         return _released(checked[0], command, windows, present, _shared_of(present, others), threads)
     now = run_again(present, windows, threads)
-    held = [run for run in (now, *(run_again(each, windows, threads) for each in others)) if run]
+    held = [run for run in (now, *(run_again(model, windows, threads) for model in others)) if run]
     checked = _with_unknown(checked, held)
-    choice = choose([each.run for each in checked if each.run and each.answer is None], held, windows, rules)
-    compared = compared_models([each.run for each in checked if each.run] + held, choice, windows)
+    choice = choose([entry.run for entry in checked if entry.run and entry.answer is None], held, windows, rules)
+    compared = compared_models([entry.run for entry in checked if entry.run] + held, choice, windows)
     return _verdict(checked, choice, command, present)._replace(compared=compared)
 
 
@@ -157,53 +155,53 @@ def check(candidate: NewModel, score: VersionScore | None, windows: Windows, thr
 
 def _with_unknown(checked: Sequence[Checked], held: Sequence[ModelEvaluation]) -> list[Checked]:
     """Let models that nobody could check take part in the choice where there is no shared model that anybody could."""
-    known = [*held, *(each.run for each in checked if each.run and each.answer is None)]
+    known = [*held, *(entry.run for entry in checked if entry.run and entry.answer is None)]
     if any(run.is_shared for run in known):
         return list(checked)
     return [
-        each._replace(answer=None, why=f"{each.why}, so it is unchecked") if each.is_unknown else each
-        for each in checked
+        entry._replace(answer=None, why=f"{entry.why}, so it is unchecked") if entry.is_unknown else entry
+        for entry in checked
     ]
 
 
 def _shared_of(present: Model | None, others: Sequence[Model]) -> Model | None:
     """Return the model that a released one is compared with: not one of the device's own, which may be better."""
-    return next((each for each in (present, *others) if each and each["source"] == "global"), present)
+    return next((model for model in (present, *others) if model and model["source"] == "global"), present)
 
 
 def _released(
-    mine: Checked, command: Evaluate, windows: Windows, present: Model | None, shared: Model | None, threads: int
+    checked: Checked, command: Evaluate, windows: Windows, present: Model | None, shared: Model | None, threads: int
 ) -> Verdict:
-    answer, why, now = mine.answer or "failed", mine.why, run_again(shared, windows, threads)
-    if mine.run is not None and mine.is_unknown and present is None:
+    answer, why, now = checked.answer or "failed", checked.why, run_again(shared, windows, threads)
+    if checked.run is not None and checked.is_unknown and present is None:
         answer, why = "adopted", f"{why}, and there is no model yet, so it is used unchecked"
-    elif mine.run is not None and mine.answer is None:
-        answer, gate = judge_release(mine.run, now, windows, has_model=present is not None)
+    elif checked.run is not None and checked.answer is None:
+        answer, gate = judge_release(checked.run, now, windows, has_model=present is not None)
         why = "; ".join(filter(None, [why, gate]))
-    runs = [run for run in (mine.run, now) if run]
-    found = _one(mine, command, answer, why, present)
+    runs = [run for run in (checked.run, now) if run]
+    found = _one(checked, command, answer, why, present)
     return found._replace(against=_sha256(present), compared=compared_models(runs, None, windows))
 
 
 def _verdict(checked: Sequence[Checked], choice: Choice | None, command: Evaluate, present: Model | None) -> Verdict:
     in_use = choice.run.model if choice else present
     found = []
-    for each in checked:
-        answer, why = each.answer, each.why
+    for entry in checked:
+        answer, why = entry.answer, entry.why
         if answer is None and choice is not None:
-            answer = "adopted" if each.run is choice.run else "kept"
+            answer = "adopted" if entry.run is choice.run else "kept"
             why = "; ".join(filter(None, [choice.words, why]))
-        found.append(_one(each, command, answer or "failed", why, in_use))
+        found.append(_one(entry, command, answer or "failed", why, in_use))
     # the device's own model, or the one midway if that is chosen
-    mine = next((each for each in found if each.good and each.source == "personalized"), found[0])
-    beside = tuple(each for each in found if each is not mine)
-    is_new = any(each.run is (choice and choice.run) for each in checked)
+    own = next((entry for entry in found if entry.good and entry.source == "personalized"), found[0])
+    beside = tuple(entry for entry in found if entry is not own)
+    is_new = any(entry.run is (choice and choice.run) for entry in checked)
     instead = choice.run.model if choice and not is_new and _sha256(choice.run.model) != _sha256(present) else None
-    return mine._replace(beside=beside, instead=instead, against=_sha256(present))
+    return own._replace(beside=beside, instead=instead, against=_sha256(present))
 
 
-def _one(each: Checked, command: Evaluate, answer: AdoptionOutcome, why: str, in_use: Model | None) -> Verdict:
-    candidate = each.candidate
+def _one(checked: Checked, command: Evaluate, answer: AdoptionOutcome, why: str, in_use: Model | None) -> Verdict:
+    candidate = checked.candidate
     name = name_of({"source": candidate.source, "round": candidate.round})
     outcome = "adopted" if answer == "adopted" else "not adopted" + (f" (in use: {name_of(in_use)})" if in_use else "")
     return Verdict(
@@ -211,8 +209,8 @@ def _one(each: Checked, command: Evaluate, answer: AdoptionOutcome, why: str, in
         "adopt" if candidate.source == "global" else command.kind,
         answer,
         f"{name}: {outcome}. {sentence_case(why)}",
-        candidate.folder if each.run else None,
-        {**each.run.model, **each.run.soundness.described()} if each.run else None,
+        candidate.folder if checked.run else None,
+        {**checked.run.model, **checked.run.soundness.described()} if checked.run else None,
         release=command.release,
     )
 

@@ -1,4 +1,4 @@
-"""How a device chooses among models that work: `federation.serving.preference` on its own windows, and why in words."""
+"""How a device chooses among models that work: `federation.rounds.serving` on its own windows, and why in words."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy.typing as npt
 
 from edge_agent.config.training import ModelSection
 from edge_agent.machine.commands import Evaluate
+from edge_agent.machine.events import AdoptionOutcome
 from edge_agent.serving.model_registry import HEADS_IN_WORDS, NETWORK, name_of
 from edge_agent.serving.model_runs import Model, ModelEvaluation, PairedAnswers, Windows, kind_of
+from edge_agent.training.comparison import PairedComparison
 from edge_agent.training.local_data import SplitWindows
 from federation.plan import Plan
-from federation.serving.gains import length
-from federation.serving.heads import (
+from federation.rounds.gains import length
+from federation.rounds.serving import (
     ADAPTED,
-    PERSONALIZED_ANY_ORIENTATION,
-    SHARED_ANY_ORIENTATION,
-)
-from federation.serving.heads import SHARED as SHARED_HEAD
-from federation.serving.preference import (
     MIDWAY,
     PERSONAL,
+    PERSONALIZED_ANY_ORIENTATION,
     SHARED,
+    SHARED_ANY_ORIENTATION,
+    SHARED_HEAD,
     GainSums,
     Prefer,
     Prior,
@@ -67,8 +67,8 @@ class Rules:
         """Lay the device's settings over what the server says of other devices, less the device's own report."""
         classes = len(plan.labels)
         fitting = {name: sums for name, sums in command.gains.items() if len(sums) == length(classes)}
-        mine = {name: own for name, own in reported.items() if len(own) == length(classes)}
-        found = {name: Prior.of(sums, mine.get(name)) for name, sums in fitting.items()}
+        own_sums = {name: own for name, own in reported.items() if len(own) == length(classes)}
+        found = {name: Prior.of(sums, own_sums.get(name)) for name, sums in fitting.items()}
         priors = {name: prior for name, prior in found.items() if prior}
         trained = None
         if task_of(plan.task).target is TargetKind.CLASS:
@@ -105,14 +105,17 @@ def choose(
     is_validated = reference.is_shared and own is not None and own.validated is not None
     seen = windows if is_validated else windows.only_holdout()
     field = Field(reference, ranked, {run.key: seen.compare(run, reference) for run in ranked})
-    gains, found = field.gains(rules), {key: one.found for key, one in field.compared.items() if one}
+    gains, found = (
+        field.gains(rules),
+        {key: comparison.found for key, comparison in field.compared.items() if comparison},
+    )
     if rules.prefer != "likelier":
         kinds = (SHARED, SHARED_HEAD) if rules.prefer == "shared" else (PERSONAL,)
         wanted = next((run for run in ranked if kind_of(run.model) in kinds), ranked[0])
         return Choice(wanted, gains, f"{field.sentence(wanted)}; [model] prefer is {rules.prefer!r}", found)
     name = likeliest(gains, [run.key for run in ranked], rules.margin, reference.key)
     best = next(run for run in ranked if run.key == name)
-    is_surprise = best.key in found and any(one.gain(found[best.key]) > 0 for one in found.values())
+    is_surprise = best.key in found and any(comparison.gain(found[best.key]) > 0 for comparison in found.values())
     return Choice(best, gains, field.sentence(best) + ("; " + EXPECTED if is_surprise else ""), found)
 
 
@@ -132,8 +135,8 @@ class Field(NamedTuple):
         """Return each model's expected gain over the reference, by key; without those of which nothing is known."""
         rivals = [run for run in self.ranked if run is not self.reference]
         candidates = {run.key: self._candidate(run, rules) for run in rivals}
-        known = [len(one.evidence.gain) for one in candidates.values() if one.evidence]
-        known += [len(one.prior.by_class) for one in candidates.values() if one.prior]
+        known = [len(rival.evidence.gain) for rival in candidates.values() if rival.evidence]
+        known += [len(rival.prior.by_class) for rival in candidates.values() if rival.prior]
         if not known:
             return {}
         classes, own = known[0], self.compared[self.reference.key]
@@ -208,3 +211,29 @@ def name_in_words(model: Model) -> str:
 def sentence_case(words: str) -> str:
     """Begin with a capital letter."""
     return words[:1].upper() + words[1:]
+
+
+def judge_release(
+    run: ModelEvaluation, present: ModelEvaluation | None, windows: Windows, *, has_model: bool
+) -> tuple[AdoptionOutcome, str]:
+    """Say what becomes of a released model that works, and why: one that is significantly worse is refused.
+
+    The operator asked for it, so it need not be better. A `refused` can halt the rollout, so it takes significance.
+
+    present: the present model's run; None if it does not run, or there is none.
+    """
+    score = run.soundness.words
+    if present is None:
+        why = "the present model does not run any more" if has_model else "there was no model before"
+        return "adopted", "; ".join(filter(None, [score, why]))
+    if not len(windows.groups):
+        return "adopted", "there are no held-out examples to compare it with the present model"
+    paired = PairedComparison.of(windows.groups, run.quality, present.quality)
+    why = f"{score} and {present.score:.3f} of the present model; {paired.words}"
+    if run.gain(present) >= 0 and present.soundness.failure_reason:
+        return "adopted", f"{why}; the present model does not work: {present.soundness.failure_reason}"
+    if run.gain(present) >= 0 and not paired.is_worse:
+        return "adopted", f"{why}; a released model need not be better, and it is no worse"
+    if run.gain(present) <= 0 and paired.is_worse:
+        return "refused", f"{why}; it is worse"
+    return "kept", f"{why}; it scores lower here, so the present model stays"

@@ -1,21 +1,25 @@
-"""The device's model at work: classifies live windows in a thread of the supervisor, whatever else goes on."""
+"""The device's model at work: classifies live windows in a thread of the supervisor, and adds up what it recognizes."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from edge_agent.serving.minute_log import MinuteLog
+from edge_agent.errors import StoreError
+from edge_agent.storage import window_store
+from edge_agent.storage.timeline import MINUTE_S, MinuteSum, add_minutes
 from export.runtime import ExportError, Session
-from gaitway.private_files import opener
+from gaitway.files import opener
 from gaitway.threads import SupervisedThread
 from har_pipeline import Window
 
@@ -204,3 +208,53 @@ def describe_live(folder: Path) -> list[str]:
         return [f"It sees {what}, said {which} {age_s:.0f} s ago; {seen['windows']:,} windows since it started."]
     except (OSError, ValueError, KeyError, TypeError):
         return []
+
+
+log = logging.getLogger(__name__)
+
+KEEP_EVERY_S = 30.0
+MAX_SUMS = 1000
+"""That wait where the database cannot be written; more are forgotten."""
+
+
+class MinuteLog:
+    """Sums in memory, which are kept every half minute: a crash loses no more than that."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._sums: dict[tuple[int, str], MinuteSum] = {}
+        self._kept_at = time.monotonic()
+
+    def add(self, windows: Sequence[Window], labels: Sequence[str], probabilities: Sequence[float]) -> None:
+        """Add windows with what was recognized in each; no labels where there is no model."""
+        for i, window in enumerate(windows):
+            if window.x.ndim != 2 or not np.isfinite(window.x).all():  # an image, or broken
+                continue
+            key = int(window.start_s // MINUTE_S), labels[i] if labels else ""
+            before = self._sums.get(key, MinuteSum(*key, 0, 0.0, 0.0))
+            self._sums[key] = before._replace(
+                windows=before.windows + 1,
+                probability=before.probability + (float(probabilities[i]) if labels else 0.0),
+                movement=before.movement + movement(window.x),
+            )
+        if time.monotonic() - self._kept_at >= KEEP_EVERY_S or len(self._sums) > MAX_SUMS:
+            self.keep()
+
+    def keep(self) -> None:
+        """Write what waits; windows.sqlite is made by who collects, so before it there is nothing to write to."""
+        self._kept_at = time.monotonic()
+        if not self._sums or not (self._folder / window_store.FILE_NAME).is_file():
+            return
+        try:
+            with closing(window_store.WindowStore(self._folder)) as store:
+                add_minutes(store, self._sums.values())
+        except StoreError as error:
+            log.warning("timeline not kept: %s", error)
+            if len(self._sums) <= MAX_SUMS:
+                return  # tried again
+        self._sums.clear()
+
+
+def movement(x: np.ndarray) -> float:
+    """Return the standard deviation of the acceleration's magnitude, m/s², of a window (n, 6)."""
+    return float(np.linalg.norm(x[:, :3].astype(np.float64), axis=1).std())

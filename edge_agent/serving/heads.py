@@ -1,6 +1,6 @@
 """Which of a network's heads a device serves with: the shared one, its own, and both without the phone's axes.
 
-All of them come out of one exchange of sums; a network of the device's own may be among them (`other_network`). Where
+All of them come out of one exchange of sums; a network of the device's own may be among them (`add_network`). Where
 at least two activities have five contiguous labelled windows each, the heads are compared on those of these windows
 that are the holdout, the last in time of each activity, of which no head was made, and `edge_agent.serving.choice`
 chooses. Without such windows it is the shared head, or the one that knows no axes where gravity lies far from the
@@ -10,24 +10,26 @@ others' (`training.orientation`), which is a warning sign and no proof.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from edge_agent.errors import AgentError
+from edge_agent.errors import AgentError, StoreError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome
-from edge_agent.serving.choice import Choice, Rules, choose, compared_models
-from edge_agent.serving.model_registry import HEADS_IN_WORDS, NETWORK, Verdict, name_of
+from edge_agent.serving.choice import Choice, Rules, choose, compared_models, judge_release
+from edge_agent.serving.model_registry import HEADS_IN_WORDS, NETWORK, ModelRegistry, Verdict, name_of
 from edge_agent.serving.model_runs import ExampleKind, Model, ModelEvaluation, Windows, run_again, run_model
-from edge_agent.serving.release_gate import judge_release
-from edge_agent.storage.files import sha256_of
-from edge_agent.training.job import HEADS, MODEL, ORIENTATION, PARITY
+from edge_agent.storage.data_folder import sha256_of, write_file
+from edge_agent.storage.state_store import FILE_NAME, StateStore
+from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, ORIENTATION, PARITY
 from edge_agent.training.local_data import SplitWindows
-from export.runtime import ExportError
-from federation.serving.heads import ADAPTED, SHARED, SHARED_ANY_ORIENTATION, head_without_labels
+from export.runtime import ExportError, Session
+from federation.rounds.serving import ADAPTED, SHARED_ANY_ORIENTATION, SHARED_HEAD, head_without_labels
 from har_pipeline import ClientWindows
 
 MIN_CONTIGUOUS = 5
@@ -83,13 +85,13 @@ def evaluate_heads(
     held = None if command.release else now  # a released version's best head has a gate of its own
     choice = choose_head(heads, held, windows, rules, _is_far(folder / HEADS / ORIENTATION))
     used = choice.run
-    mine = next((head for head in heads if head.run is used), None)
-    shown = mine or heads[0]
+    chosen = next((head for head in heads if head.run is used), None)
+    shown = chosen or heads[0]
     why = "; ".join([choice.words, *failures])
-    answer: AdoptionOutcome = "adopted" if mine else "kept"
-    if mine and (reason := used.soundness.failure_reason):
+    answer: AdoptionOutcome = "adopted" if chosen else "kept"
+    if chosen and (reason := used.soundness.failure_reason):
         answer, why = "failed", f"{why}; it does not work: {reason}"
-    elif mine and command.release and now:
+    elif chosen and command.release and now:
         answer, gate = judge_release(used, now, windows, has_model=True)
         why = "; ".join([gate, *failures])
     in_use = f" (in use: {name_of(present)})" if present and answer != "adopted" else ""
@@ -144,7 +146,7 @@ def _run_heads(folder: Path, version: int, windows: Windows, threads: int) -> tu
     heads, failures = [], []
     for name in names:
         place = folder / name
-        source = NETWORK if name == NETWORK else "global" if name.startswith(SHARED) else "personalized"
+        source = NETWORK if name == NETWORK else "global" if name.startswith(SHARED_HEAD) else "personalized"
         try:
             parity = json.loads((place / PARITY).read_bytes())
             made_by = parity.pop("round", version)
@@ -165,3 +167,32 @@ def _is_far(path: Path) -> bool:
         return bool(json.loads(path.read_bytes())["is_far"])
     except (OSError, ValueError, KeyError):
         return False
+
+
+def add_network(heads: Path, folder: Path, labels: Sequence[str], threads: int) -> str:
+    """Copy the model in use of the agent in `folder` beside the heads of a job; says why not, empty if it was.
+
+    labels: of the heads; a network that answers others, or in another order, is not compared with them.
+    """
+    try:
+        _copy(heads / NETWORK, folder, labels, threads)
+    except (AgentError, ExportError, OSError, ValueError, KeyError) as error:
+        shutil.rmtree(heads / NETWORK, ignore_errors=True)
+        return f"no network of {folder} is compared: {error}"
+    return ""
+
+
+def _copy(target: Path, folder: Path, labels: Sequence[str], threads: int) -> None:
+    if not (folder / FILE_NAME).is_file():
+        raise StoreError("no agent has worked there yet")
+    with closing(StateStore(folder)) as store:
+        model = ModelRegistry(store).present()
+    if model is None or "head" in model:
+        raise StoreError("it uses no network yet")
+    session = Session.load(Path(model["path"]), threads=threads)
+    if list(session.metadata.labels) != list(labels):
+        raise StoreError(f"it answers {', '.join(session.metadata.labels)}, and not {', '.join(labels)}")
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(model["path"], target / MODEL)
+    shutil.copyfile(model["checkpoint"], target / CHECKPOINT)
+    write_file(target / PARITY, json.dumps({**model["parity"], "round": model["round"]}).encode())

@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 from edge_agent.errors import StoreError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome, Kind
-from edge_agent.storage.files import move_file, sha256_of
+from edge_agent.storage.data_folder import move_file, sha256_of
 from edge_agent.storage.state_store import REPORTED_GAINS, AdoptionRecord, StateStore
 from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, MODEL, validation_path
-from federation.serving.preference import GainSums
+from federation.rounds.serving import GainSums
 
 MODEL_KEYS = ("model", "previous")
 """Names in the store under which the last two good models are noted, the present one first."""
@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
     @property
     def changes(self) -> bool:
         """Whether another model is used from now on."""
-        return self.instead is not None or any(one.good for one in (self, *self.beside))
+        return self.instead is not None or any(verdict.good for verdict in (self, *self.beside))
 
     @property
     def why(self) -> str:
@@ -67,7 +67,7 @@ class Verdict(NamedTuple):
     @property
     def shared(self) -> Verdict | None:
         """The verdict on the global model that a round began from, if there is one."""
-        return next((one for one in self.beside if one.kind == "adopt"), None)
+        return next((verdict for verdict in self.beside if verdict.kind == "adopt"), None)
 
     @property
     def good(self) -> bool:
@@ -117,7 +117,9 @@ class ModelRegistry:
         present = self.present()
         used = present["sha256"] if present else None
         noted = [model for name in MODEL_KEYS if (model := self._read(name))]
-        return [{**one, "adopted": one["sha256"] == used, "whole": Path(one["path"]).is_file()} for one in noted]
+        return [
+            {**model, "adopted": model["sha256"] == used, "whole": Path(model["path"]).is_file()} for model in noted
+        ]
 
     def others(self) -> list[dict[str, Any]]:
         """Describe the models that were judged last and are not the present one; of releases only the present one's."""
@@ -143,8 +145,8 @@ class ModelRegistry:
 
     def commit(self, verdict: Verdict) -> None:
         """Note the verdict, move a candidate's files here if it works, and forget the files that nobody names."""
-        for one in verdict.beside:
-            self.commit(one)
+        for other in verdict.beside:
+            self.commit(other)
         model, before = dict(verdict.model or {}), self.present()
         pairs = {COMPARED: json.dumps(verdict.compared)} if verdict.compared else {}
         using = verdict.instead and self._noted(verdict.instead)
@@ -185,7 +187,7 @@ class ModelRegistry:
         before = {**before, "why": reason}
         row = AdoptionRecord(before["round"], before["source"], True, reason, before, time.time())
         # what a person left does not come back by itself when others are judged
-        left = {name: "" for name in LAST_JUDGED if (one := self._read(name)) and one["sha256"] == now["sha256"]}
+        left = {name: "" for name in LAST_JUDGED if (model := self._read(name)) and model["sha256"] == now["sha256"]}
         self.store.note_adoption(row, model=json.dumps(before), previous=json.dumps(now), **left)
         return before
 
@@ -198,7 +200,7 @@ class ModelRegistry:
         reason = f"release {release} was withdrawn by the server; the model in use now: {shown}"
         row = AdoptionRecord(round_number, source, bool(left), reason, left[0] if left else {}, time.time())
         now = json.dumps({**left[0], "why": reason}) if left else ""
-        gone = {name: "" for name in LAST_JUDGED if (one := self._read(name)) and one.get("rollout") == release}
+        gone = {name: "" for name in LAST_JUDGED if (model := self._read(name)) and model.get("rollout") == release}
         self.store.note_adoption(row, model=now, previous=before, **gone)
         self._prune()
 
@@ -215,8 +217,8 @@ class ModelRegistry:
 
     def _noted(self, model: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a model as it is noted: one that was judged in a job's folder has moved here since."""
-        noted = [one for name in (*MODEL_KEYS, *LAST_JUDGED) if (one := self._read(name))]
-        return next((one for one in noted if one["sha256"] == model["sha256"]), model)
+        noted = [entry for name in (*MODEL_KEYS, *LAST_JUDGED) if (entry := self._read(name))]
+        return next((entry for entry in noted if entry["sha256"] == model["sha256"]), model)
 
     def _place(self, folder: Path, round_number: int, source: str) -> dict[str, str]:
         sha256 = sha256_of(folder / MODEL)

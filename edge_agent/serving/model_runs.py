@@ -18,8 +18,7 @@ from edge_agent.training.held_out import HeldOut
 from edge_agent.training.job import CROSS_VALIDATION, MODEL
 from export.runtime import ExportError, Session
 from federation.plan import Plan
-from federation.serving.heads import SHARED as SHARED_HEAD
-from federation.serving.preference import SHARED, Evidence
+from federation.rounds.serving import SHARED, SHARED_HEAD, Evidence
 from gaitway.tasks import DEFAULT_TASK, Quality, Soundness, TargetKind, TaskDefinition, task_of
 from har_pipeline import ClientWindows
 

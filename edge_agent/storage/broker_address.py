@@ -10,8 +10,8 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import urlsplit
 
+from edge_agent.config.brokers import BrokerPlace
 from edge_agent.config.settings import Config
-from edge_agent.config.training import BrokerPlace
 from edge_agent.errors import ConfigError
 from edge_agent.storage.credentials import BrokerAddress, read_credentials
 

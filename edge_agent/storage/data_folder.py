@@ -1,17 +1,22 @@
-"""The device's data folder: what lies in it, whose it is, and that one process works in it."""
+"""The device's data folder: what lies in it, whose it is, and that one process works in it. No file is half written."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from edge_agent.config.settings import AgentSection
-from edge_agent.errors import ConfigError
+from edge_agent.errors import ConfigError, DiskFullError
 from edge_agent.storage.state_store import StateStore
-from gaitway.private_files import make_private, opener, private_file, private_folder
+from gaitway import files
+from gaitway.files import FILE, make_private, opener, private_file, private_folder
 
 log = logging.getLogger(__name__)
 
@@ -76,10 +81,10 @@ def lock_folder(store: StateStore, me: AgentSection) -> IO[str]:
     except OSError as error:
         lock.close()
         raise ConfigError(f"another agent works in {store.folder}; end it, or set another data_dir") from error
-    for name, mine in (("device", me.device), ("federation", me.federation)):
-        if (owner := store.get(name)) not in ("", mine):
+    for name, expected in (("device", me.device), ("federation", me.federation)):
+        if (owner := store.get(name)) not in ("", expected):
             lock.close()
-            raise ConfigError(f"{store.folder} belongs to {name} {owner!r}, not {mine!r}; set another data_dir")
+            raise ConfigError(f"{store.folder} belongs to {name} {owner!r}, not {expected!r}; set another data_dir")
     if not store.get("device") or not store.get("federation"):
         store.put(device=me.device, federation=me.federation)
     if opened := make_private(store.folder, AGENT_FILES):
@@ -95,3 +100,43 @@ def is_locked(store: StateStore) -> bool:
         except OSError:
             return True
     return False
+
+
+log = logging.getLogger(__name__)
+
+BLOCK_BYTES = 1 << 20
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Replace a file that is its owner's alone, and make its folder; a crash leaves the old content or the new."""
+    private_folder(path.parent)
+    files.write_file(path, data, mode=FILE)
+
+
+def move_file(source: Path, target: Path) -> None:
+    """Move a finished file on the same file system; afterwards it survives a power cut."""
+    private_folder(target.parent)
+    with source.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(source, target)
+    files.sync_folder(target.parent)
+
+
+def sha256_of(path: Path) -> str:
+    """Hash a file block by block."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def tolerate_full_disk(what: str) -> Iterator[None]:
+    """Go on where a note cannot be kept because the disk is full; it is a note about what can be found out again."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, DiskFullError) and error.errno != errno.ENOSPC:
+            raise
+        log.error("%s not saved: %s", what, error)

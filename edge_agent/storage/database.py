@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge_agent.errors import DamagedError, DiskFullError, LockedError, StoreError
-from gaitway.private_files import private_file, private_folder
+from gaitway.files import private_file, private_folder
 
 log = logging.getLogger(__name__)
 

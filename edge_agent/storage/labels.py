@@ -1,4 +1,9 @@
-"""Giving windows an activity afterwards, by time, file or session, taking that back, and finding what has none yet."""
+"""Giving windows an activity afterwards, by time, file or session, and the activities that only this person has.
+
+A person's own activities are classes behind the federation's, which the device learns for itself. Their windows are in
+nothing that is sent, unless the person says as which of the federation's activities they may count; the name is never
+sent.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from typing import NamedTuple
 from edge_agent.errors import LabelError
 from edge_agent.storage.window_store import IMPORTED_PREFIX, PERSONAL, RECORDING, WindowStore
 from gaitway.errors import did_you_mean, unknown_class
-from gaitway.plain_text import cleaned
+from gaitway.plain_text import checked, cleaned
 
 SHARE = 0.5
 """Of a window that must lie in a span to get its activity."""
@@ -96,7 +101,7 @@ def label_file(store: WindowStore, file: str, activity: str) -> Labelled:
     Raises:
         LabelError: if no file of that name is in, or more than one.
     """
-    names = {each.number: each.file for each in sessions(store)}
+    names = {session.number: session.file for session in sessions(store)}
     found = {name for name in names.values() if name == file or name.endswith(f"/{file}")}
     if len(found) != 1:
         several = f"{len(found)} files end so: {', '.join(sorted(found)[:5])}; give more of the path"
@@ -107,7 +112,7 @@ def label_file(store: WindowStore, file: str, activity: str) -> Labelled:
 
 def label_sessions(store: WindowStore, numbers: Sequence[int], activity: str) -> Labelled:
     """Give an activity to every window of some sessions; raises LabelError for one that is not there."""
-    known = {each.number for each in sessions(store)}
+    known = {session.number for session in sessions(store)}
     if missing := sorted({*numbers} - known):
         raise LabelError(f"there is no session {missing[0]}; `label --sessions` lists those that there are")
     among = f"session IN ({','.join(str(int(number)) for number in numbers)})"
@@ -169,3 +174,70 @@ def unlabelled(store: WindowStore) -> list[Stretch]:
             else:
                 found.append(Stretch(start_s, end_s, 1))
     return found
+
+
+MAX_ACTIVITIES = 8
+MAX_NAME_LENGTH = 40
+
+
+def personal_activities(store: WindowStore) -> dict[str, str]:
+    """Return the names, in the order in which they were added, each with the label that it counts as, or ''."""
+    found: dict[str, str] = json.loads(store.get(PERSONAL) or "{}")
+    return found
+
+
+def add_activity(store: WindowStore, name: str, labels: tuple[str, ...]) -> str:
+    """Add an activity and return its name without needless spaces; its windows are not sent.
+
+    labels: the federation's.
+
+    Raises:
+        LabelError: if it has no name, is there already, or there are too many.
+    """
+    known = personal_activities(store)
+    try:
+        name = checked(" ".join(name.split()))
+    except ValueError as error:
+        raise LabelError(f"this is no name: {error}") from error
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise LabelError(f"a name has 1 to {MAX_NAME_LENGTH} letters; this one has {len(name)}")
+    if name.lower() in {activity.lower() for activity in (*labels, *known)}:
+        raise LabelError(f"there is an activity {name} already; choose another name")
+    if len(known) >= MAX_ACTIVITIES:
+        raise LabelError(f"there are {len(known)} activities of your own, and no more fit; remove one first")
+    store.put(**{PERSONAL: json.dumps({**known, name: ""})})
+    return name
+
+
+def remove_activity(store: WindowStore, name: str) -> int:
+    """Forget an activity; its windows stay, without a label. Returns how many.
+
+    Raises:
+        LabelError: if there is none of that name.
+    """
+    known = personal_activities(store)
+    _require(name, known)
+    with store.writing() as db:
+        changed = db.execute("UPDATE windows SET activity = '' WHERE activity = ?", (name,)).rowcount
+        db.execute("DELETE FROM spans WHERE activity = ?", (name,))
+    del known[name]
+    store.put(**{PERSONAL: json.dumps(known)})
+    return changed
+
+
+def count_as(store: WindowStore, name: str, label: str, labels: tuple[str, ...]) -> None:
+    """Let an activity's windows be sent as one of the federation's activities; '': send them no more.
+
+    Raises:
+        LabelError: if there is no such activity.
+    """
+    known = personal_activities(store)
+    _require(name, known)
+    if label:
+        _require(label, labels)
+    store.put(**{PERSONAL: json.dumps({**known, name: label})})
+
+
+def _require(name: str, known: tuple[str, ...] | dict[str, str]) -> None:
+    if name not in known:
+        raise LabelError(f"there is no activity {name!r}; {did_you_mean(name, known)}")

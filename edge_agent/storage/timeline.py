@@ -159,24 +159,26 @@ def stretches(minutes: dict[int, Minute], longest: int | None = None) -> list[St
 def uncertain(minutes: dict[int, Minute]) -> list[Stretch]:
     """List the stretches whose label would help most: without a label, the least certain first."""
     unlabelled = [
-        each
-        for each in stretches(minutes, MAX_ASKED_MINUTES)
-        if each.unlabelled and not each.label and (each.certainty or 0.0) < UNCERTAIN
+        stretch
+        for stretch in stretches(minutes, MAX_ASKED_MINUTES)
+        if stretch.unlabelled and not stretch.label and (stretch.certainty or 0.0) < UNCERTAIN
     ]
     # what was never classified says nothing about where the model is weak
-    return sorted(unlabelled, key=lambda each: (each.certainty is None, each.certainty or 0.0, -each.unlabelled))
+    return sorted(
+        unlabelled, key=lambda stretch: (stretch.certainty is None, stretch.certainty or 0.0, -stretch.unlabelled)
+    )
 
 
 def _stretch(run: Sequence[Minute], first: int, end: int) -> Stretch:
-    label, seen = run[0].likeliest, sum(each.seen for each in run)
-    kept = sum(sum(each.kept.values()) for each in run)
+    label, seen = run[0].likeliest, sum(minute.seen for minute in run)
+    kept = sum(sum(minute.kept.values()) for minute in run)
     return Stretch(
         first * MINUTE_S,
         end * MINUTE_S,
         label,
-        sum(each.recognized.get(label, 0.0) for each in run) / seen if label and seen else None,
-        sum(each.movement for each in run) / seen if seen else None,
+        sum(minute.recognized.get(label, 0.0) for minute in run) / seen if label and seen else None,
+        sum(minute.movement for minute in run) / seen if seen else None,
         run[0].label,
         kept,
-        sum(each.kept.get(UNLABELLED, 0) for each in run),
+        sum(minute.kept.get(UNLABELLED, 0) for minute in run),
     )

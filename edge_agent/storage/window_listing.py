@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_agent.errors import StoreError
-from edge_agent.storage.files import move_file
+from edge_agent.storage.data_folder import move_file
 from edge_agent.storage.repair import DAMAGED_FILE
 from edge_agent.storage.timeline import forget_minutes, forget_span
 from edge_agent.storage.window_store import CHANNELS, UNLABELLED, WindowStore

@@ -24,7 +24,7 @@ from edge_agent.errors import DamagedError
 from edge_agent.storage.database import BUSY_S, check, open_database, sqlite_errors, transaction
 from edge_agent.storage.images import ImageExample, ImagePreparation, Preparation
 from edge_agent.storage.retention import MachineClock, enforce, note_age
-from gaitway.private_files import private_file
+from gaitway.files import private_file
 from har_pipeline import ClientWindows, PipelineSettings, Window
 
 FILE_NAME = "windows.sqlite"
@@ -270,7 +270,7 @@ class WindowStore:
             DamagedError: if a window's samples are not what was kept.
         """
         with self.reading() as db:
-            rows = [db.execute("SELECT x FROM windows WHERE id = ?", (each,)).fetchone() for each in numbers]
+            rows = [db.execute("SELECT x FROM windows WHERE id = ?", (number,)).fetchone() for number in numbers]
         found: npt.NDArray[np.float32] = self._arrays(
             [row[0] for row in rows if row], "<f4", (settings.window, CHANNELS)
         )
@@ -321,10 +321,12 @@ def one_after_another(start_s: np.ndarray, session: np.ndarray) -> np.ndarray:
     training windows because a test window of another recording began in the same second.
     """
     moved, end_s = start_s.copy(), -np.inf
-    spans = [(start_s[session == each].min(), start_s[session == each].max(), each) for each in np.unique(session)]
-    for first_s, last_s, each in sorted(spans):
+    spans = [
+        (start_s[session == number].min(), start_s[session == number].max(), number) for number in np.unique(session)
+    ]
+    for first_s, last_s, number in sorted(spans):
         shift_s = end_s + SESSION_SPACING_S - first_s if first_s <= end_s else 0.0
-        moved[session == each] += shift_s
+        moved[session == number] += shift_s
         end_s = last_s + shift_s
     return moved
 

@@ -36,7 +36,7 @@ class Evaluated:
     """A verdict, and the name of the state's memory that it belongs to."""
 
     memory: str
-    asked: Evaluate
+    command: Evaluate
     verdict: Verdict
 
 

@@ -5,8 +5,12 @@ A driver does its work on threads of its own, and says what comes of it by `post
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO
 
@@ -21,11 +25,10 @@ from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.background_tasks import BackgroundTasks, Evaluated
 from edge_agent.supervisor.conditions.readings import Readings
 from edge_agent.supervisor.conditions.watcher import ConditionWatcher, Reader
-from edge_agent.supervisor.service_manager import ServiceManager
 from edge_agent.training.job import JobEnded, JobLine, JobRunner
 from edge_agent.transport.chunk_sender import UploadSender
 from edge_agent.transport.fallback_link import FallbackLink, open_link
-from edge_agent.transport.home_assistant.publisher import HomeAssistant
+from edge_agent.transport.home_assistant import HomeAssistant
 from edge_agent.transport.link import Link, LinkEvent
 from edge_agent.transport.renewal import CredentialRenewal
 from edge_agent.transport.trust import Trust
@@ -106,3 +109,49 @@ def open_drivers(
         lock_patience=patience,
         signed_status=status_signer(folder, me.federation, me.device),
     )
+
+
+class ServiceManager:
+    """The other end of NOTIFY_SOCKET; every call returns at once, also where nobody listens."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._address = environment.get("NOTIFY_SOCKET", "")
+        self._every_s = _watchdog_s(environment) / 3
+        self._alive_at = 0.0
+        self._status = ""
+
+    def ready(self) -> None:
+        """Say that the agent works."""
+        self._send("READY=1")
+
+    def stopping(self) -> None:
+        """Say that the agent ends in order."""
+        self._send("STOPPING=1")
+
+    def alive(self, status: str = "") -> None:
+        """Say so three times per watchdog interval, and what the agent is doing when that has changed."""
+        now = time.monotonic()
+        if self._every_s and now - self._alive_at >= self._every_s:
+            self._alive_at = now
+            self._send("WATCHDOG=1")
+        if status and status != self._status:
+            self._status = status
+            self._send(f"STATUS={status.splitlines()[0]}")
+
+    def _send(self, text: str) -> None:
+        if not self._address.startswith(("/", "@")):
+            return
+        # a name that begins with @ is in Linux's abstract namespace
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.setblocking(False)
+            out.sendto(text.encode(), address)
+
+
+def _watchdog_s(environment: Mapping[str, str]) -> float:
+    """Return the interval that the unit asks for; 0 without one, or where it is another process's."""
+    try:
+        is_ours = int(environment.get("WATCHDOG_PID", os.getpid())) == os.getpid()
+        return int(environment.get("WATCHDOG_USEC", 0)) / 1e6 if is_ours else 0.0
+    except ValueError:
+        return 0.0

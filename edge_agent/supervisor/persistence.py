@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import logging
@@ -17,11 +18,29 @@ from pydantic import ValidationError
 
 from edge_agent.machine.commands import BeginEpoch, PrepareWithdrawal
 from edge_agent.machine.state import Agent, Candidate, Contribution
-from edge_agent.storage import home_assistant
-from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, CLIENTS, JOBS, MODELS, OUTBOX, SUMS
-from edge_agent.storage.files import move_file, sha256_of, write_file
-from edge_agent.storage.participation import CONTINUOUS, CONTRIBUTION, WISH, participation
-from edge_agent.storage.privacy import PIN, pinned_promises
+from edge_agent.storage.consent import (
+    CONTINUOUS,
+    CONTRIBUTION,
+    HOME_ASSISTANT_TOPICS,
+    HOME_ASSISTANT_WISH,
+    PIN,
+    WISH,
+    participation,
+    pinned_promises,
+)
+from edge_agent.storage.credentials import OWN_VOUCHER, REVOKED
+from edge_agent.storage.data_folder import (
+    CANDIDATES,
+    CHECKPOINTS,
+    CLIENTS,
+    JOBS,
+    MODELS,
+    OUTBOX,
+    SUMS,
+    move_file,
+    sha256_of,
+    write_file,
+)
 from edge_agent.storage.state_store import (
     NEWEST_ANNOUNCEMENT,
     RELEASE_OFFER,
@@ -30,12 +49,11 @@ from edge_agent.storage.state_store import (
     REPORTED_GAINS,
     StateStore,
 )
-from edge_agent.storage.vouching import OWN_VOUCHER, REVOKED
 from edge_agent.supervisor import secure_sum
-from edge_agent.supervisor.contribution import contribution_from_json, contribution_json, read_keys
 from edge_agent.training.job import (
     CHECKPOINT,
     CLIENT_STATE,
+    KEY_BYTES,
     MIDWAY,
     RESULT,
     UPDATE,
@@ -328,8 +346,8 @@ def reset_agent(store: StateStore, identity: str, epoch: int) -> None:
         OWN_VOUCHER,
         REVOKED,
         SEQUENCE,
-        home_assistant.WISH,
-        home_assistant.TOPICS,
+        HOME_ASSISTANT_WISH,
+        HOME_ASSISTANT_TOPICS,
     )
     kept = {name: store.get(name) for name in names}
     store.reset(identity=identity, epoch=str(epoch), **kept)
@@ -347,3 +365,30 @@ def _remove_leftovers(store: StateStore) -> None:
     kept = ((OUTBOX, named), (SUMS, secure_sum.files_of(store)), (CLIENTS, clients), (CANDIDATES, candidates))
     for folder, names in kept:
         _keep_only(store.folder / folder, names)
+
+
+def keys_text(keys: frozenset[int]) -> str:
+    """Write windows' numbers as text."""
+    return base64.b64encode(b"".join(key.to_bytes(KEY_BYTES, "big") for key in sorted(keys))).decode()
+
+
+def read_keys(data: bytes) -> frozenset[int]:
+    """Read windows' numbers as the training process writes them."""
+    return frozenset(int.from_bytes(data[at : at + KEY_BYTES], "big") for at in range(0, len(data), KEY_BYTES))
+
+
+def contribution_json(sent: Contribution | None) -> str:
+    """Write a contribution as it is kept; empty: there is none."""
+    if sent is None:
+        return ""
+    keys = keys_text(sent.keys)
+    return json.dumps({"kind": sent.kind, "update_id": sent.update_id, "keys": keys, "sequence": sent.sequence})
+
+
+def contribution_from_json(text: str) -> Contribution | None:
+    """Read a contribution that was kept."""
+    noted = json.loads(text or "null")
+    if noted is None:
+        return None
+    keys = read_keys(base64.b64decode(noted.get("keys", "")))
+    return Contribution(noted["kind"], noted.get("update_id", ""), keys, noted.get("sequence", 0))

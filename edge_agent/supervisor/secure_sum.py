@@ -16,19 +16,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edge_agent.storage.credentials import device_key, has_key
-from edge_agent.storage.data_folder import OUTBOX, SUMS
-from edge_agent.storage.files import move_file, write_file
+from edge_agent.storage.credentials import device_key, has_key, own_voucher, voucher_check
+from edge_agent.storage.data_folder import OUTBOX, SUMS, move_file, write_file
 from edge_agent.storage.state_store import StateStore
-from edge_agent.storage.vouching import own_voucher, voucher_check
 from federation.errors import WireError
 from federation.plan import Plan, SecureSettings
 from federation.privacy import discrete_gaussian
 from federation.protocol.messages import Invitation, SumPart, UpdateManifest
 from federation.secure_sums import client
 from federation.secure_sums.client import ClientState
-from federation.secure_sums.events import FromServer, ServerMessage, SumDevice, ToServer, VectorReady
-from federation.secure_sums.messages import SumRequest, read
+from federation.secure_sums.messages import (
+    FromServer,
+    ServerMessage,
+    SumDevice,
+    SumRequest,
+    ToServer,
+    VectorReady,
+    read,
+)
 from federation.secure_sums.uploads import PARTS, packed
 
 SUM = "sum"
@@ -54,29 +59,30 @@ class BegunSum(NamedTuple):
 def begin(
     store: StateStore,
     plan: Plan,
-    asked: str,
+    request_text: str,
     described: UpdateManifest,
     numbers: Path,
-    told: Any,
+    meaning: Any,
 ) -> BegunSum:
     """Begin a round's sum with the numbers that training has left in a file, which is moved to where it lasts.
 
-    `asked` is the server's request, `described` the manifest of the update as such, `told` what the numbers mean.
+    `request_text` is the server's request, `described` the manifest of the update as such, and `meaning` says what the
+    numbers mean.
 
     Raises:
         ValueError: if the request is none, is for another round or federation, asks for less than the plan, or the
             device has begun the sum of this round before, or has no key.
     """
-    mine = (store.get("federation"), described.instance, store.epoch, described.round)
+    current = (store.get("federation"), described.instance, store.epoch, described.round)
     try:
-        request = read(SumRequest, asked.encode())
-        if (request.federation, request.instance, request.epoch, request.round) != mine:
+        request = read(SumRequest, request_text.encode())
+        if (request.federation, request.instance, request.epoch, request.round) != current:
             raise WireError("the request is for the sum of another federation or round")
-        if request.layout.hex() != told["layout"]:
+        if request.layout.hex() != meaning["layout"]:
             raise WireError("the server asks for a sum of other numbers than the plan has")
-        if (before := _kept(store)) and before["where"] == list(mine):
+        if (before := _kept(store)) and before["where"] == list(current):
             raise WireError(f"this device has begun the sum of round {described.round} before; it does so once")
-        begun = client.begin(_device(store, plan.secure), asked.encode())
+        begun = client.begin(_device(store, plan.secure), request_text.encode())
     except WireError as error:
         raise ValueError(f"the secure sum of round {described.round} cannot begin: {error}") from error
     if begun.message is None:
@@ -88,9 +94,9 @@ def begin(
     manifest = _manifest(described, begun.message)
     write_file(path := store.folder / OUTBOX / manifest.update_id, packed(begun.message))
     noted = {
-        "where": list(mine),
-        "bound": told["bound"],
-        "layout": told["layout"],
+        "where": list(current),
+        "bound": meaning["bound"],
+        "layout": meaning["layout"],
         "numbers": where,
         "described": described.model_dump(mode="json"),
         "secure": plan.secure.model_dump(mode="json"),

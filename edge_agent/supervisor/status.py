@@ -16,10 +16,14 @@ from edge_agent.machine.releases import offered_to, valid_offer
 from edge_agent.machine.state import Agent, Stage, status_of
 from edge_agent.serving.classifier import describe_live
 from edge_agent.serving.model_registry import ModelRegistry, name_of
-from edge_agent.storage.files import tolerate_full_disk, write_file
-from edge_agent.storage.home_assistant import PROBLEM, is_switched_off
-from edge_agent.storage.participation import can_withdraw, participation
-from edge_agent.storage.privacy import describe_refusal
+from edge_agent.storage.consent import (
+    HOME_ASSISTANT_PROBLEM,
+    can_withdraw,
+    describe_refusal,
+    home_assistant_is_off,
+    participation,
+)
+from edge_agent.storage.data_folder import tolerate_full_disk, write_file
 from edge_agent.storage.repair import DAMAGED_FILE
 from edge_agent.storage.state_store import RememberedRound, StateStore
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
@@ -114,8 +118,8 @@ def describe_device(store: StateStore, device: str, *, running: bool) -> list[st
 
 
 def _home(store: StateStore) -> list[str]:
-    problem = store.get(PROBLEM)
-    if not problem or is_switched_off(store):
+    problem = store.get(HOME_ASSISTANT_PROBLEM)
+    if not problem or home_assistant_is_off(store):
         return []
     return [f"Home Assistant is told nothing: {problem}; it is tried again by itself."]
 

@@ -41,11 +41,10 @@ from edge_agent.machine.events import (
 from edge_agent.machine.state import Policy, status_of
 from edge_agent.serving.classifier import Classifier
 from edge_agent.serving.model_registry import ModelRegistry, Verdict, name_of
-from edge_agent.storage.files import tolerate_full_disk
-from edge_agent.storage.participation import CONTINUOUS, participation
-from edge_agent.storage.privacy import keep_pin, note_refused_plan, pinned_promises
+from edge_agent.storage.consent import CONTINUOUS, keep_pin, note_refused_plan, participation, pinned_promises
+from edge_agent.storage.credentials import keep_revoked, keep_voucher
+from edge_agent.storage.data_folder import tolerate_full_disk
 from edge_agent.storage.state_store import ADOPTION_REPORT, RELEASE_OFFER, RELEASE_ORDER, RELEASE_REPORT
-from edge_agent.storage.vouching import keep_revoked, keep_voucher
 from edge_agent.supervisor import secure_sum
 from edge_agent.supervisor.background_tasks import Evaluated
 from edge_agent.supervisor.drivers import Drivers, Mailbox, Message, Stop, open_drivers
@@ -62,7 +61,7 @@ from edge_agent.supervisor.persistence import (
 )
 from edge_agent.supervisor.status import save_activity, short_status, write_summary
 from edge_agent.training.job import JobEnded, JobLine, make_job
-from edge_agent.transport.home_assistant.discovery import HomeState
+from edge_agent.transport.home_assistant import HomeState
 from edge_agent.transport.link import InvalidMessage, MessageDelivered
 from federation.plan import Plan
 from federation.protocol.messages import Announcement, Invitation

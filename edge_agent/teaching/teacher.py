@@ -16,8 +16,16 @@ from edge_agent.config.settings import Config
 from edge_agent.errors import AgentError, LabelError, StoreError
 from edge_agent.serving.classifier import OwnAnswer
 from edge_agent.serving.model_registry import ModelRegistry
-from edge_agent.storage.labels import SHARE, known_activity, label_span, plan_labels
-from edge_agent.storage.personal_activities import add_activity, count_as, personal_activities, remove_activity
+from edge_agent.storage.labels import (
+    SHARE,
+    add_activity,
+    count_as,
+    known_activity,
+    label_span,
+    personal_activities,
+    plan_labels,
+    remove_activity,
+)
 from edge_agent.storage.shared_sums import SharedSums, newest_broadcast, read_shared_sums
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import FILE_NAME, WindowOutline, WindowStore
@@ -26,7 +34,7 @@ from edge_agent.teaching.lesson import LESSON_S, Lesson
 from edge_agent.training.local_data import pipeline_settings
 from export.runtime import ExportError, Session
 from federation.plan import Plan
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 from har_pipeline import PipelineSettings, Window
 
 MAX_WINDOWS = 1000

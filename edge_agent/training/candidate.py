@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from edge_agent.errors import UnusableModelError
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, PARITY, Job
 from edge_agent.training.local_data import LocalData, noun

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from edge_agent.errors import JobError
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.training.round_budget import RoundBudget
 from federation import wire
 from federation.errors import WireError
 from federation.records import Client, Tensors, Tree
 from federation.records.tree import map_tree
-from federation.training.callbacks import EpochCheckpoint, TrainingCallback
+from federation.training.local_round import EpochCheckpoint, TrainingCallback
 from federation.wire.schema import schema_of
 
 

@@ -1,7 +1,7 @@
 """Whether a released model is worse than the present one: an exact sign test over independent groups of examples.
 
 A `refused` can halt a rollout, so that it takes significance. What a device prefers by itself is
-`federation.serving.preference`.
+`federation.rounds.serving`.
 
 Of right and wrong answers that is McNemar's test over stretches of time:
 
@@ -52,10 +52,10 @@ class PairedComparison(NamedTuple):
     unit: str = STRETCHES
 
     @classmethod
-    def of(cls, groups: Groups, mine: Quality, other: Quality) -> PairedComparison:
+    def of(cls, groups: Groups, own: Quality, other: Quality) -> PairedComparison:
         """Compare how well two models answered (n,)."""
         votes = np.zeros(len(groups))
-        np.add.at(votes, groups.number, mine.astype(np.float64) - other)
+        np.add.at(votes, groups.number, own.astype(np.float64) - other)
         return cls(len(votes), int((votes > 0).sum()), int((votes < 0).sum()), groups.unit)
 
     @property
@@ -97,9 +97,9 @@ def stretches(windows: ClientWindows) -> npt.NDArray[np.int64]:
     found = np.zeros(len(windows), np.int64)
     key, begin, number = None, 0.0, -1
     for at in np.lexsort((windows.start_s, windows.y, windows.session)):
-        here = (windows.session[at], windows.y[at])
-        if here != key or windows.start_s[at] - begin >= STRETCH_S:
-            key, begin, number = here, windows.start_s[at], number + 1
+        current = (windows.session[at], windows.y[at])
+        if current != key or windows.start_s[at] - begin >= STRETCH_S:
+            key, begin, number = current, windows.start_s[at], number + 1
         found[at] = number
     return found
 

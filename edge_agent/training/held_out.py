@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from federation.plan import Plan
-from federation.serving.preference import Evidence
+from federation.rounds.serving import Evidence
 from gaitway.tasks import Quality, TargetKind, TaskDefinition, task_of
 from har_pipeline import ClientWindows
 

@@ -20,12 +20,11 @@ from edge_agent.errors import JobError
 from edge_agent.machine.commands import StartJob
 from edge_agent.machine.events import Kind
 from edge_agent.machine.state import incompatibility, network_of
-from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, JOBS
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import CANDIDATES, CHECKPOINTS, JOBS, write_file
 from edge_agent.training.local_data import preparation
 from federation.plan import ModelSpec, Name, Plan
 from federation.protocol.messages import BlobPointer, Compression, Precision, Runtime
-from gaitway.private_files import UMASK, private_file, private_folder
+from gaitway.files import UMASK, private_file, private_folder
 from gaitway.threads import ThreadFailure, run_in_thread
 
 UPDATE, CLIENT_STATE, RESULT = "update.bin", "client.bin", "result.json"

@@ -77,7 +77,7 @@ def _with_torch(memory_mb: int) -> Placement:
     """Have torch compute in float32 as on the CPU, the same bits from run to run; an operator that cannot, warns."""
     import torch
 
-    from federation.training.cuda import compute_reproducibly, reserve_workspace
+    from federation.training.forward import compute_reproducibly, reserve_workspace
 
     reserve_workspace()
     if torch.version.cuda is None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from edge_agent.errors import JobError
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, Job
 from edge_agent.training.local_data import LocalData, noun
@@ -124,7 +124,7 @@ def served_logits(program: TrainingProgram, served: Arrays, spec: InputSpec, x: 
 
 
 def _logits(program: TrainingProgram, values: Arrays, x: np.ndarray) -> np.ndarray:
-    return np.concatenate([program.run("model", values | {"x": one[None]})["logits"] for one in x])
+    return np.concatenate([program.run("model", values | {"x": example[None]})["logits"] for example in x])
 
 
 def _statistics(spec: InputSpec, program: TrainingProgram) -> Arrays:
@@ -155,6 +155,6 @@ def _properties(info: dict[str, Any], spec: InputSpec) -> dict[str, str]:
 
 def _compared(program: TrainingProgram, values: Arrays, session: Session, examples: np.ndarray) -> tuple[float, float]:
     """Return the largest difference of any logit, and the share of equal answers."""
-    mine = session.predict(examples).logits
+    exported = session.predict(examples).logits
     theirs = _logits(program, values, examples)
-    return float(np.abs(mine - theirs).max()), float((mine.argmax(1) == theirs.argmax(1)).mean())
+    return float(np.abs(exported - theirs).max()), float((exported.argmax(1) == theirs.argmax(1)).mean())

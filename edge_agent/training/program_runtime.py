@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edge_agent.errors import JobError, NonRetryableJobError
-from edge_agent.storage.files import sha256_of, write_file
+from edge_agent.storage.data_folder import sha256_of, write_file
 from edge_agent.storage.images import Preparation
 from edge_agent.training.job import Job
 from edge_agent.training.local_data import LocalData, noun
@@ -36,7 +36,7 @@ from export.program.runtime import Arrays, TrainingProgram
 from federation.errors import UpdateError, WireError
 from federation.protocol import arrays
 from federation.protocol.wire_format import HEADER_BYTES
-from federation.serving.gains import Gains
+from federation.rounds.gains import Gains
 from federation.training.window_changes import ChannelScale
 from gaitway.tasks import TaskDefinition, task_of
 
@@ -129,9 +129,9 @@ class ProgramRuntime(NamedTuple):
 
     def measured(self, client: Arrays) -> Measurement:
         """Measure a client on the holdout."""
-        mine, task = self._examples(self.data, holdout=True), self.task
-        found = measure(self.program, client, mine)
-        sound = task.soundness(found, len(mine.y), self.job.plan.labels, noun(self.settings))
+        examples, task = self._examples(self.data, holdout=True), self.task
+        found = measure(self.program, client, examples)
+        sound = task.soundness(found, len(examples.y), self.job.plan.labels, noun(self.settings))
         return Measurement(task.scores(found), sound, task.scores_by_class(found))
 
     def train(self, client: Arrays, budget: RoundBudget) -> TrainedRound:
@@ -211,9 +211,9 @@ class ProgramRuntime(NamedTuple):
         """Return the network that a client serves with."""
         return served_by(self.program, client)
 
-    def midway_model(self, one: Arrays, other: Arrays) -> Arrays:
+    def midway_model(self, first: Arrays, second: Arrays) -> Arrays:
         """Return the network with weights midway between two; what is no number with a fraction is the second's."""
-        return {name: (one[name] + end) / 2 if end.dtype.kind == "f" else end for name, end in other.items()}
+        return {name: (first[name] + end) / 2 if end.dtype.kind == "f" else end for name, end in second.items()}
 
     def answers(self, served: Arrays, data: LocalData) -> np.ndarray:
         """Return a network's answers (n, ...) to the holdout."""

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from edge_agent.errors import JobError, StoreError, UnusableModelError
-from edge_agent.storage.files import sha256_of
+from edge_agent.storage.data_folder import sha256_of
 from edge_agent.storage.images import Preparation
 from edge_agent.training.job import Job
 from edge_agent.training.local_data import LocalData
 from edge_agent.training.processor import Placement
 from edge_agent.training.round_budget import RoundBudget
 from federation.errors import UpdateError, WireError
-from federation.serving.gains import Gains
+from federation.rounds.gains import Gains
 from gaitway.tasks import Soundness
 
 Client = Any
@@ -122,7 +122,7 @@ class TrainingRuntime(Protocol):
     def personal_model(self, client: Client) -> Served:
         """Return the network that a client serves with."""
 
-    def midway_model(self, one: Served, other: Served) -> Served:
+    def midway_model(self, first: Served, second: Served) -> Served:
         """Return the network with weights midway between two."""
 
     def answers(self, served: Served, data: LocalData) -> np.ndarray:

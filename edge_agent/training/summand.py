@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from federation.plan import Plan
 from federation.records import Client, Tree, Update
+from federation.rounds.gains import Gains
 from federation.secure_sums.summation import encoded, layout_of
-from federation.serving.gains import Gains
 from federation.training.local_round import Setup
 
 
@@ -18,7 +18,7 @@ def write_numbers(
 ) -> dict[str, Any]:
     """Write an update's numbers as they are added; return, as JSON, what they mean and how large they may be.
 
-    gains: what the device reports of its models (`federation.serving.gains`).
+    gains: what the device reports of its models (`federation.rounds.gains`).
     """
     layout = layout_of(setup.method, setup.training, initial, plan.secure)
     numbers = encoded(setup.method, layout, update, broadcast, plan.secure, gains)

@@ -17,7 +17,7 @@ import numpy as np
 
 from edge_agent.errors import JobError, NonRetryableJobError, UnusableModelError
 from edge_agent.machine.state import leaves_model
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation
 from edge_agent.storage.shared_sums import read_shared_sums
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, ORIENTATION, PARITY, UNTRAINED, Job
@@ -42,13 +42,13 @@ from federation.aggregation.ridge_numpy import (
     travelling,
 )
 from federation.protocol import arrays
-from federation.serving.gains import Gains
-from federation.serving.heads import (
+from federation.rounds.gains import Gains
+from federation.rounds.serving import (
     ADAPTED,
     PERSONALIZED,
     PERSONALIZED_ANY_ORIENTATION,
-    SHARED,
     SHARED_ANY_ORIENTATION,
+    SHARED_HEAD,
     usable_heads,
 )
 from federation.training.schedule import WindowCopies
@@ -131,7 +131,9 @@ class SumsRuntime:
     def measured(self, client: FixedSums | None) -> Measurement:
         """Measure the head that a client has, or without sums of its own the shared one, on the holdout."""
         truth = self.data.holdout.y
-        answered = self._heads(client)[SHARED if client is None else PERSONALIZED].classes(self._features("holdout"))
+        answered = self._heads(client)[SHARED_HEAD if client is None else PERSONALIZED].classes(
+            self._features("holdout")
+        )
         found = {"confusion": confusion(truth, answered, len(self.job.plan.labels))}
         sound = self.task.soundness(found, len(truth), self.job.plan.labels, noun(self.settings))
         return Measurement(self.task.scores(found), sound, self.task.scores_by_class(found))
@@ -168,7 +170,7 @@ class SumsRuntime:
         """Refuse: `update_heads` makes the heads."""
         raise NonRetryableJobError(ROUNDS)
 
-    def midway_model(self, one: RidgeHead, other: RidgeHead) -> RidgeHead:
+    def midway_model(self, first: RidgeHead, second: RidgeHead) -> RidgeHead:
         """Refuse: the heads of sums are mixtures of the two already."""
         raise NonRetryableJobError(ROUNDS)
 
@@ -220,7 +222,7 @@ class SumsRuntime:
         shared, others = self._shared.sums, options.own_weight * max(1, self._shared.clients)
         means = self.columns, options.orientation_free_share
         found = {
-            SHARED: solve_mean(shared, None, 0, damping, *means),
+            SHARED_HEAD: solve_mean(shared, None, 0, damping, *means),
             PERSONALIZED: solve_mean(shared, own, others, damping, *means),
         }
         if self.columns:
@@ -253,8 +255,8 @@ class SumsRuntime:
         )
         model = with_constants(self._network, {WEIGHT: weight, BIAS: bias}, metadata.to_properties())
         examples = np.concatenate([self.data.holdout.x, self.data.train.x])[:PARITY_EXAMPLES]
-        mine, theirs = Session.load(model).predict(examples), head.scores(self._session.predict(examples).embedding)
-        difference = float(np.abs(mine.logits - theirs).max(initial=0))
+        exported, theirs = Session.load(model).predict(examples), head.scores(self._session.predict(examples).embedding)
+        difference = float(np.abs(exported.logits - theirs).max(initial=0))
         if not difference <= MAX_LOGIT_DELTA:
             raise NonRetryableJobError(
                 f"a head's file answers {difference:.2e} beside what was solved; expected at most {MAX_LOGIT_DELTA:.0e}"
@@ -264,7 +266,7 @@ class SumsRuntime:
         write_checkpoint(self.job, folder / CHECKPOINT, self._state(model), spec, version)
         parity = {
             "max_abs_diff": difference,
-            "argmax_agreement": float((mine.logits.argmax(1) == theirs.argmax(1)).mean()) if len(examples) else 1.0,
+            "argmax_agreement": float((exported.logits.argmax(1) == theirs.argmax(1)).mean()) if len(examples) else 1.0,
             "windows": len(examples),
             "windows_from": f"{len(examples)} {noun(self.settings)} of this device, against the solved head",
             "batch_agreement": None,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from edge_agent.errors import JobError, NonRetryableJobError, UnusableModelError
 from edge_agent.machine.state import leaves_model
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation
 from edge_agent.training.candidate import export_candidates, export_heads, save_candidate, save_heads
 from edge_agent.training.checkpoints import EpochCheckpoints
@@ -26,6 +26,7 @@ from edge_agent.training.round_budget import RoundBudget
 from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, blaming_model, require_whole_broadcast
 from edge_agent.training.summand import write_numbers
 from federation import wire
+from federation.aggregation.averaging import midway
 from federation.aggregation.ridge_numpy import FixedSums, check_believable
 from federation.method import SumMethod, trains
 from federation.methods import method_from_json
@@ -33,16 +34,14 @@ from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples, Tree, Update
 from federation.records.head import with_placeholder_head
 from federation.records.tree import map_tree
+from federation.rounds.gains import Gains
 from federation.rounds.server_round import keeps_partial_work
-from federation.serving.gains import Gains
-from federation.serving.heads import ADAPTED, usable_heads
-from federation.serving.midway import midway
+from federation.rounds.serving import ADAPTED, usable_heads
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
-from federation.training.callbacks import TrainingCallback
 from federation.training.client_round import steps_of, train_one
 from federation.training.forward import Network, initial_client, initial_model, network
-from federation.training.local_round import LocalRound, Setup
+from federation.training.local_round import LocalRound, Setup, TrainingCallback
 from federation.training.prediction import answer, measure, predict, task_mismatch
 from federation.training.window_changes import ChannelScale
 from federation.wire import uploads
@@ -129,8 +128,8 @@ class TorchRuntime(NamedTuple):
             tree = {**initial._asdict(), "memory": {**initial.memory, **tree["memory"]}}
         client = Client(*(tree.get(name, {}) for name in Client._fields))  # the wire leaves out an empty group
         kept, residual = uploads.split_residual(client)
-        for name, mine, expected in zip(Client._fields, kept, initial, strict=True):
-            if schema_of(mine) != schema_of(expected):
+        for name, group, expected in zip(Client._fields, kept, initial, strict=True):
+            if schema_of(group) != schema_of(expected):
                 raise JobError(f"the kept client state has other {name} than the plan asks for; delete the data folder")
         return kept, residual
 
@@ -196,9 +195,9 @@ class TorchRuntime(NamedTuple):
         """Return the network that a client serves with."""
         return self.setup.method.serving_model(client)
 
-    def midway_model(self, one: Client, other: Client) -> Client:
+    def midway_model(self, first: Client, second: Client) -> Client:
         """Return the network with weights midway between two; what is no number with a fraction is the second's."""
-        return midway(one, other)
+        return midway(first, second)
 
     def answers(self, served: Client, data: LocalData) -> np.ndarray:
         """Return a network's answers (n, ...) to the holdout."""
@@ -248,10 +247,10 @@ class TorchRuntime(NamedTuple):
             NonRetryableJobError: if it takes none of this shape, or does not answer what the task asks for.
         """
         data, model = self.data, self.job.network.name
-        one = data.train.select(np.arange(1))
-        shape = tuple(one.x.shape[1:])
+        example = data.train.select(np.arange(1))
+        shape = tuple(example.x.shape[1:])
         try:
-            mismatch = task_mismatch(self.setup, self._there(self.initial), self._examples(data, one))
+            mismatch = task_mismatch(self.setup, self._there(self.initial), self._examples(data, example))
         except (RuntimeError, ValueError, ModelError) as error:
             if is_out_of_memory(error) or is_of_gpu(error):
                 raise

@@ -18,7 +18,7 @@ import numpy as np
 
 from edge_agent.errors import AgentError, JobError, NonRetryableJobError, UnusableModelError
 from edge_agent.machine.state import leaves_model
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.folds import cross_validate, validation_obstacle
@@ -50,8 +50,8 @@ from edge_agent.training.processor import ON_CPU, Placement, fallback, first_lin
 from edge_agent.training.round_budget import RoundBudget, checkpoint_path
 from edge_agent.training.runtime import Client, Measurement, TrainingRuntime, blaming_model
 from federation.protocol.messages import class_score_names
-from federation.serving.gains import MAX_CLASSES
-from federation.serving.preference import PERSONAL
+from federation.rounds.gains import MAX_CLASSES
+from federation.rounds.serving import PERSONAL
 from gaitway.errors import GaitwayError
 from gaitway.tasks import TRIVIAL, task_of
 from har_pipeline import PipelineSettings

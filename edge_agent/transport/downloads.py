@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from edge_agent.errors import ConfigError, DownloadError
-from edge_agent.storage.files import move_file, sha256_of
+from edge_agent.storage.data_folder import move_file, sha256_of
 from edge_agent.transport.renewal import CredentialRenewal
 from edge_agent.transport.server_connection import asked_again, tls_context
 from federation.protocol.messages import BlobPointer
-from gaitway.private_files import opener, private_folder
+from gaitway.files import opener, private_folder
 
 BLOCK_BYTES = 1 << 16
 CACHE_SIZE = 3

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from edge_agent.config.settings import Config, example
 from edge_agent.errors import ConfigError, EnrolError, RevokedError
 from edge_agent.storage.broker_address import is_loopback, unsafe_address
+from edge_agent.storage.consent import pin_promises
 from edge_agent.storage.credentials import (
     Credentials,
     device_key,
@@ -33,8 +34,7 @@ from edge_agent.storage.credentials import (
     read_credentials,
     write_credentials,
 )
-from edge_agent.storage.files import write_file
-from edge_agent.storage.privacy import pin_promises
+from edge_agent.storage.data_folder import write_file
 from edge_agent.transport.server_connection import asked_again, tls_context
 from federation.errors import WireError
 from federation.privacy.promises import PrivacyPromises

@@ -53,7 +53,7 @@ _ENDED = {
 class KeySource(Protocol):
     """The device's key for the server; `edge_agent.transport.renewal` reads it from a file that may change."""
 
-    said: str
+    claim_problem: str
 
     def api_key(self) -> str | None:
         """Return the key, as it is now; None for a device that has not enrolled."""
@@ -213,7 +213,7 @@ class HttpLink(Link):
         self._disconnect()
 
     def _renew(self) -> str | None:
-        return None if self._renewal.key_refused(self._key) else self._renewal.said
+        return None if self._renewal.key_refused(self._key) else self._renewal.claim_problem
 
     def _why_not(self, error: OSError) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):

@@ -16,7 +16,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edge_agent.config.training import BrokerPlace
+from edge_agent.config.brokers import BrokerPlace
 from edge_agent.machine.events import Disconnected
 from edge_agent.storage.credentials import Login
 from edge_agent.transport import server_connection
@@ -31,7 +31,7 @@ from gaitway.threads import ThreadFailure, guarded
 class CredentialSource(Protocol):
     """How the device introduces itself; `edge_agent.transport.renewal` reads it from files that may change."""
 
-    said: str
+    claim_problem: str
 
     def login(self) -> Login:
         """Name, password and client id, as they are now."""
@@ -110,11 +110,11 @@ class Broker(Link):
     def _renew(self) -> str | None:
         if self._who is not None and self._renewal.login_refused(self._who):
             return None
-        return self._renewal.said
+        return self._renewal.claim_problem
 
     def _why_refused(self) -> str:
         """Say what the broker has said and, where the server was asked why, its answer; empty if it refuses nothing."""
-        return "; ".join(filter(None, (self._refusal, self._renewal.said))) if self._refusal else ""
+        return "; ".join(filter(None, (self._refusal, self._renewal.claim_problem))) if self._refusal else ""
 
     def _new_client(self, who: Login) -> paho.Client:
         client = paho.Client(

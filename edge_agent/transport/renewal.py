@@ -37,7 +37,7 @@ class CredentialRenewal:
         self._lock = threading.Lock()
         self._wait_s, self._due_at = FIRST_S, -MAX_WAIT_S
         self._was_taken = True
-        self.said = ""
+        self.claim_problem = ""
 
     def login(self) -> Login:
         """Read how the device introduces itself to the broker.
@@ -58,7 +58,7 @@ class CredentialRenewal:
 
     def taken(self) -> None:
         """Note that the broker took what the files hold: the next refusal is a new one."""
-        self._was_taken, self.said = True, ""
+        self._was_taken, self.claim_problem = True, ""
 
     def login_refused(self, who: Login) -> bool:
         """Say whether another try at the broker is worth while; it may be called often.
@@ -78,7 +78,7 @@ class CredentialRenewal:
                     return True
                 return claims and has_key(self._config.agent.data_dir) and self._is_due() and self._claimed()
             except ConfigError as error:
-                self.said = str(error)
+                self.claim_problem = str(error)
                 return False
 
     def _known(self) -> Credentials | None:
@@ -98,14 +98,14 @@ class CredentialRenewal:
             answer = self._ask(Applicant.of(self._config))
         except EnrolError as error:
             self._wait_s = REVOKED_S if isinstance(error, RevokedError) else min(MAX_WAIT_S, 2 * self._wait_s)
-            self.said = str(error)
+            self.claim_problem = str(error)
         else:
             self._wait_s = min(MAX_WAIT_S, 2 * self._wait_s)
-            self.said = "" if answer.credentials else "the operator has not approved this device again yet"
+            self.claim_problem = "" if answer.credentials else "the operator has not approved this device again yet"
         wait_s = random.uniform(self._wait_s / 2, self._wait_s)
         self._due_at = self._clock() + wait_s
-        if self.said:
-            log.warning("%s; retrying in %.0f s", self.said, wait_s)
+        if self.claim_problem:
+            log.warning("%s; retrying in %.0f s", self.claim_problem, wait_s)
             return False
         log.info("credentials renewed: the previous ones were refused")
         return True

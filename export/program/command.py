@@ -14,7 +14,7 @@ from export.program.errors import ProgramError
 from export.program.exporter import Federation, export_program, federation_of
 from export.program.parity import RoundParity, check_round, generated_examples
 from export.program.runtime import TrainingProgram
-from federation.plan.plan_file import read_plan
+from federation.plan.plan import read_plan
 from federation.records import Examples
 from gaitway.files import write_file
 

@@ -1,10 +1,15 @@
-"""Weighted means of tensors as running sums, so that the server's memory does not grow with clients."""
+"""Weighted means of tensors as running sums, so that the server's memory does not grow with clients.
+
+`midway` follows M. Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022, arXiv 2109.01903: between a
+model and the one that was fine-tuned from it, weights lie in one basin, and the midpoint is often better than both
+ends.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from federation.records import Tensors, Tree
+from federation.records import Client, Tensors, Tree
 from gaitway.python310 import Self
 
 
@@ -67,3 +72,12 @@ def add_weighted(sums: Tensors | None, values: Tensors, weight: float) -> Tensor
 def mean_of(sums: Tensors | None, weight: float, like: Tensors) -> Tensors:
     """Divide float64 sums by their weight and return them in the dtypes of `like`."""
     return {name: ((sums or {})[name] / weight).to(value.dtype) for name, value in like.items()}
+
+
+def midway(first: Client, second: Client) -> Client:
+    """Return the network between two; counters and other whole numbers are the second's."""
+    return Client(_between(first.params, second.params), _between(first.buffers, second.buffers), {})
+
+
+def _between(first: Tensors, second: Tensors) -> Tensors:
+    return {name: (first[name] + end) / 2 if end.is_floating_point() else end for name, end in second.items()}

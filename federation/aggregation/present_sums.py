@@ -5,12 +5,14 @@ against one another needs all of them: `max_weight_ratio` caps the weight of a c
 out whose sums are too large for that weight, and `aggregation` chooses among the others. The state that comes out
 follows from the clients that are present and from nothing else. So it is that of a federation which never had those who
 left, bit for bit, whatever the rules.
+
+`KeptContributions` keeps each client's part of the sums for drivers without a database.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from math import floor
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from federation.errors import RoundError
 from federation.method import SumMethod
 from federation.plan import RoundSettings
 from federation.records import Tree, Update
+from federation.records.tree import map_tree
 
 RULES = "rules"
 """Of a state that was made of all clients' parts: the settings that it was made with."""
@@ -105,3 +108,30 @@ def _written(settings: RoundSettings) -> Tree:
     return {
         name: torch.tensor(torch.inf if value is None else value, dtype=torch.float64) for name, value in values.items()
     }
+
+
+@dataclass
+class KeptContributions:
+    """The clients' trees by name: those of the simulation, and of the methods' tests."""
+
+    trees: dict[str, Tree] = field(default_factory=dict)
+
+    def replacing(self, update: Update) -> Update:
+        """Return the update with what it replaces."""
+        return update._replace(replaces=self.trees.get(update.client_id))
+
+    def withdrawal(self, client_id: str) -> Update:
+        """Return what takes a client's part out.
+
+        Raises:
+            KeyError: if it has none.
+        """
+        return Update(client_id, 0, 0, {}, replaces=self.trees[client_id])
+
+    def note(self, updates: Iterable[Update]) -> None:
+        """Note the updates that a version was made with; their tensors may lie in memory that is used again."""
+        for update in updates:
+            if update.tensors:
+                self.trees[update.client_id] = map_tree(torch.clone, update.tensors)
+            else:
+                self.trees.pop(update.client_id, None)

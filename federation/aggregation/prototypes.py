@@ -31,7 +31,7 @@ from federation.records import (
     Update,
     UploadGroup,
 )
-from federation.records.linear_head import with_linear_head
+from federation.records.head import with_linear_head
 from federation.records.tree import where
 from federation.tasks.task import LabelledFeatures, masked_mean
 

@@ -1,7 +1,7 @@
 """What a round's updates are held against before they are combined: their weight, and how far each moves the model.
 
 The server and the simulation call the same functions, with what they know of the updates: the examples that each
-claims, and its norms (`federation.wire.update_norms`). Two rules, each switched off by null in `RoundSettings`:
+claims, and its norms. Two rules, each switched off by null in `RoundSettings`:
 
 `max_weight_ratio` caps a weight. A client says its own number of examples, and 10⁹ of them would make its update the
 whole mean. It counts with at most so many times the round's median.
@@ -24,8 +24,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import torch
+
 from federation.plan import RoundSettings
-from federation.records import Update, UploadGroup
+from federation.records import Tree, Update, UploadGroup
+from federation.records.tree import flatten
 
 HISTORY_ROUNDS = 5
 """Published rounds whose norms are remembered: enough for a median in a fleet of two, and few enough to follow."""
@@ -215,3 +218,36 @@ def _too_far(group: str, norm: float, median: float, factor: float, of: str) -> 
     return (
         f"{what} has the L2 norm {norm:.4g}, over {factor:g} times the median {median:.4g} of {of} (rounds.norm_factor)"
     )
+
+
+_JUDGED = (UploadGroup.CHANGE, UploadGroup.VALUE, UploadGroup.SQUARED_VALUE)
+
+
+def change_norms(upload: Tree, broadcast: Tree, groups: Mapping[str, UploadGroup]) -> dict[str, float]:
+    """Return the L2 norm of each group that the method (`Method.upload_groups`) wants judged by it.
+
+    Of a change it is the norm of the difference from the broadcast, of a value its own, of a squared value the root of
+    its own: features that are three times as large have nine times the covariance, and are no ninefold departure.
+    """
+    return {
+        group: _judged(upload[group], broadcast.get(group, {}), kind)
+        for group, kind in groups.items()
+        if kind in _JUDGED and group in upload
+    }
+
+
+def _judged(sent: Tree | torch.Tensor, began: Tree | torch.Tensor, kind: UploadGroup) -> float:
+    norm = _norm(sent, began if kind is UploadGroup.CHANGE else {})
+    return math.sqrt(norm) if kind is UploadGroup.SQUARED_VALUE else norm
+
+
+def _norm(sent: Tree | torch.Tensor, began: Tree | torch.Tensor) -> float:
+    end, start = flatten({"": sent}), flatten({"": began})
+    squares = 0.0
+    for name, value in end.items():
+        like = start.get(name)
+        moved = value.to(torch.float64, copy=True)
+        if like is not None and like.shape == value.shape:
+            moved -= like
+        squares += float(torch.linalg.vector_norm(moved)) ** 2
+    return math.sqrt(squares)

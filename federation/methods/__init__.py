@@ -31,7 +31,7 @@ from federation.methods.moon import Moon
 from federation.methods.pfedfda import PFedFda
 from federation.methods.scaffold import Scaffold
 from federation.plan import Plan
-from federation.plan.dataclass_json import described, from_description
+from federation.plan.strict import described, from_description
 from gaitway.plugins import EntryTable, named_subclass
 
 METHODS: EntryTable[type[Method]] = EntryTable(

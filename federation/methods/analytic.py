@@ -30,11 +30,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from federation.aggregation import ridge, ridge_bounds, robust_sums
+from federation.aggregation import ridge, robust
 from federation.aggregation.averaging import Accumulator, SumChanges
 from federation.aggregation.pseudo_labels import pseudo_labelled_head
 from federation.aggregation.ridge_numpy import Damping, FixedSums, RidgeOptions
-from federation.aggregation.screening import UpdateClaim
+from federation.aggregation.screening import UpdateClaim, change_norms
 from federation.errors import RoundError, SettingsError
 from federation.method import SumMethod
 from federation.plan import TrainingConfig
@@ -51,17 +51,16 @@ from federation.records import (
     Update,
     UploadGroup,
 )
-from federation.records.linear_head import check_dense, with_linear_head
+from federation.records.head import check_dense, with_linear_head
 from federation.records.tree import where
-from federation.serving.heads import (
+from federation.rounds.serving import (
     PERSONALIZED,
     PERSONALIZED_ANY_ORIENTATION,
-    SHARED,
     SHARED_ANY_ORIENTATION,
+    SHARED_HEAD,
 )
 from federation.tasks.task import Task
 from federation.training.schedule import WindowCopies
-from federation.wire.update_norms import change_norms
 from gaitway.tasks import TargetKind
 
 SUMS = ("gram", "moment")
@@ -181,14 +180,14 @@ class Analytic(SumMethod):
 
     def implausibility(self, upload: Tree, examples: int, training: TrainingConfig) -> str:
         """Hold sums against the bounds that the clip and the number of examples set."""
-        return ridge_bounds.implausibility(upload, examples * (1 + self.rotations + self.sensor_loss), self.clip)
+        return ridge.implausibility(upload, examples * (1 + self.rotations + self.sensor_loss), self.clip)
 
     def sum_implausibility(self, total: Tree, clients: int, deviation: float) -> str:
         """Hold the sums against what so many clients' sums are."""
         if (count := int(total["clients"])) != clients:
             return f"it counts {count:,} clients, and {clients} have added to it"
         sums = {name: total[name].long() for name in SUMS}
-        return ridge_bounds.total_implausibility(sums, count, self.clip, deviation)
+        return ridge.total_implausibility(sums, count, self.clip, deviation)
 
     @property
     def predicts_by_broadcast(self) -> bool:
@@ -208,7 +207,7 @@ class Analytic(SumMethod):
 
         All of them are one network with other weights of its head; before the client has heads, all are `shared`.
         """
-        return {SHARED: client} | {name: self._with_head(client, name) for name in self._candidates(client)}
+        return {SHARED_HEAD: client} | {name: self._with_head(client, name) for name in self._candidates(client)}
 
     def adapted_model(self, client: Client, broadcast: Broadcast, features: Tensor, *, is_far: bool) -> Client | None:
         """Return the network with a head that counts windows as what the shared head names them, where that helps."""
@@ -305,9 +304,9 @@ class Analytic(SumMethod):
         """Choose by least trimmed squares among clients, or among groups of many."""
         if self.aggregation == "mean":
             return clients
-        groups = robust_sums.deal(clients, self.groups, seed)
+        groups = robust.deal(clients, self.groups, seed)
         sums = [ridge.total_of(read(client).tensors for client in group) for group in groups]
-        used = robust_sums.used(self.aggregation, sums, self.trim, self.ridge)
+        used = robust.used(self.aggregation, sums, self.trim, self.ridge)
         return sorted(client for index in used for client in groups[index])
 
 

@@ -20,10 +20,8 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from federation.aggregation import kmeans_streaming
 from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of, sums_of_changes
-from federation.aggregation.kmeans import kmeans, nearest
-from federation.aggregation.kmeans_streaming import Stream
+from federation.aggregation.kmeans import Stream, begin_stream, kmeans, nearest, take_points
 from federation.errors import RoundError, SettingsError
 from federation.method import Method, Traits
 from federation.plan import SecureSettings, TrainingConfig
@@ -128,10 +126,8 @@ class FedAli(Method):
         sent, before = update.tensors["prototypes"], FedAliSums.of(accumulator)
         folded = self.fold_params(before, update)
         if self.clustering == "streaming":
-            streams = before.streams or {block: kmeans_streaming.begin(v) for block, v in state["prototypes"].items()}
-            return replace(
-                folded, streams={block: kmeans_streaming.take(streams[block], v) for block, v in sent.items()}
-            )
+            streams = before.streams or {block: begin_stream(v) for block, v in state["prototypes"].items()}
+            return replace(folded, streams={block: take_points(streams[block], v) for block, v in sent.items()})
         if self.clustering == "one_step":
             own = _centre_sums(sent, state["prototypes"])
             return replace(folded, step=own if before.step is None else map_tree(torch.add, before.step, own))

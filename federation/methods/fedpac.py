@@ -1,7 +1,8 @@
 """FedPAC: aligned features, and for every client a head combined from all clients' heads by their estimated benefit.
 
 J. Xu, X. Tong, S.-L. Huang: Personalized Federated Learning with Feature Alignment and Classifier Collaboration,
-ICLR 2023, arXiv 2306.11867: local training section 4.1, combination weights eq. 8 to 11, algorithm 1.
+ICLR 2023, arXiv 2306.11867: local training section 4.1, combination weights eq. 8 to 11, algorithm 1. The weights are a
+quadratic program over the probability simplex, solved by scipy's active-set solver of non-negative least squares.
 
 The head trains at ten times the base's learning rate, as in the authors' code; the paper does not say so. λ multiplies
 the mean squared error over the D features, as in their code; `distance="squared_sum"` is the undivided ‖e − P[y]‖².
@@ -15,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,7 +25,6 @@ from federation.aggregation import prototypes
 from federation.aggregation.averaging import Accumulator, add_weighted, mean_of
 from federation.aggregation.class_statistics import class_prototypes
 from federation.aggregation.prototypes import Distance, ModelAndPrototypeSums, PredictBy, PredictClasses
-from federation.aggregation.simplex_qp import minimize_on_simplex
 from federation.method import Method, Traits
 from federation.plan import TrainingConfig
 from federation.records import (
@@ -196,3 +198,30 @@ def _combine(heads: list[Tensors], weights: Tensor) -> Tensors:
         if weight:
             sums = add_weighted(sums, head, weight)
     return mean_of(sums or {}, 1.0, heads[0])
+
+
+Array = npt.NDArray[np.float64]
+
+
+def minimize_on_simplex(form: Array) -> Array:
+    """Return the α (K,) that minimizes αᵀQα with α ≥ 0, Σα = 1, for a positive semidefinite form Q (K, K).
+
+    With Q = LᵀL, minimizing ‖Lβ‖² + (1ᵀβ − 1)² over β ≥ 0 gives α in its direction: for β = tα the best t leaves
+    q/(1 + q), q = αᵀQα, which grows with q. So the program is one of non-negative least squares, which the active-set
+    method of Lawson and Hanson solves exactly. Negative eigenvalues of Q, which only rounding makes, count as 0.
+    """
+    from scipy.optimize import (
+        nnls,  # half a second of every start of a server, trainer and simulation, for FedPAC alone
+    )
+
+    values, vectors = np.linalg.eigh((form + form.T) / 2)
+    values = np.clip(values, 0, None)
+    # for q near 1 both terms of the sum keep their digits, whatever the scale of the form
+    scale = np.trace(form) / len(form) ** 2 or 1.0
+    root = np.sqrt(values / scale)[:, None] * vectors.T
+    ones = np.ones((1, len(form)))
+    target = np.zeros(len(form) + 1)
+    target[-1] = 1.0
+    direction, _ = nnls(np.vstack([root, ones]), target, maxiter=30 * len(form))
+    weights: Array = direction / direction.sum()
+    return weights

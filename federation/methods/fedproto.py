@@ -54,7 +54,7 @@ from federation.records import (
     Update,
     UploadGroup,
 )
-from federation.records.linear_head import check_dense
+from federation.records.head import check_dense
 from federation.tasks.task import Task
 from federation.training.forward import Network
 

@@ -28,7 +28,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from federation.aggregation import feature_sample
+from federation.aggregation import class_statistics
 from federation.aggregation.averaging import Accumulator, MeanSums, add_weighted, mean_of
 from federation.errors import SettingsError
 from federation.method import Method
@@ -46,8 +46,7 @@ from federation.records import (
     Update,
     UploadGroup,
 )
-from federation.records.head import is_base
-from federation.records.linear_head import check_dense, with_linear_head
+from federation.records.head import check_dense, is_base, with_linear_head
 from federation.seeds import generator
 from federation.tasks.task import Task
 from gaitway.tasks import TargetKind
@@ -147,18 +146,18 @@ class PFedFda(Method):
 
     def empty_sums(self, training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> ExampleSums:
         """Return the features of no example."""
-        return feature_sample.empty_sample(training, like, clients)
+        return class_statistics.empty_sample(training, like, clients)
 
     def add_sums(
         self, task: Task, training: TrainingConfig, output: Output, batch: Batch, before: ExampleSums
     ) -> ExampleSums:
         """Keep a batch's features."""
-        return feature_sample.added(before, task.labelled_features(output, batch))
+        return class_statistics.added(before, task.labelled_features(output, batch))
 
     def upload(self, client: Client, round_state: Tree, stats: TrainingStats) -> tuple[Client, Tree]:
         """Send the base and the interpolated estimates, whose head the client keeps."""
         common, counts = Gaussians(**round_state), stats.after.class_counts
-        features, classes = feature_sample.rows_of_classes(stats.after)
+        features, classes = class_statistics.rows_of_classes(stats.after)
         own = estimate(features, classes, common.means, self.shrink)
         betas = self.betas(features, classes, common, counts)
         mixed = own.towards(common, *betas)
@@ -206,9 +205,9 @@ class PFedFda(Method):
     def server_init(self, params: Tensors, buffers: Tensors, training: TrainingConfig) -> Tree:
         """Start from the initial base, means drawn from [0, 1] by the plan's seed, and the identity."""
         check_dense(params, training.classes, self.name)
-        if training.batch_size > feature_sample.CAPACITY:
+        if training.batch_size > class_statistics.CAPACITY:
             raise SettingsError(
-                f"{self.name} keeps the features of {feature_sample.CAPACITY} examples: batch={training.batch_size} "
+                f"{self.name} keeps the features of {class_statistics.CAPACITY} examples: batch={training.batch_size} "
                 "is more; take smaller batches"
             )
         like, shape = next(iter(params.values())), (training.classes, training.feature_dim)

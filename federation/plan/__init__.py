@@ -3,12 +3,22 @@
 The simulation reads it from `--plan` and its command line, the server from REST, a device from the announcement.
 """
 
-from federation.plan.data import DataSpec, DataStatistics, ImageInput, Normalization, Side, Split, image_input
 from federation.plan.plan import Plan, live_incompatibility, window_change_incompatibility, with_packages
 from federation.plan.releases import GroupWave, PromotionSettings, RolloutSettings, Wave, Waves
 from federation.plan.rounds import PublicationSettings, RoundSettings, SecureSettings
 from federation.plan.strict import Label, Name, Options, Strict, Text, Words
-from federation.plan.training import Augmentation, ModelSpec, TrainingConfig
+from federation.plan.training import (
+    Augmentation,
+    DataSpec,
+    DataStatistics,
+    ImageInput,
+    ModelSpec,
+    Normalization,
+    Side,
+    Split,
+    TrainingConfig,
+    image_input,
+)
 
 __all__ = [
     "Augmentation",

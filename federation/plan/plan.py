@@ -1,18 +1,21 @@
-"""A whole plan, and what of it devices cannot do."""
+"""A whole plan, how it is read from a file, and what of it devices cannot do."""
 
 from __future__ import annotations
 
+import json
 import operator
+from pathlib import Path
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from federation.plan.data import DataSpec
+from federation.errors import SettingsError
 from federation.plan.releases import PromotionSettings, RolloutSettings
 from federation.plan.rounds import PublicationSettings, RoundSettings, SecureSettings
 from federation.plan.strict import Label, Options, Strict, Text
-from federation.plan.training import ModelSpec, TrainingConfig
+from federation.plan.training import DataSpec, ModelSpec, TrainingConfig
 from gaitway import plugins
-from gaitway.errors import did_you_mean
+from gaitway.errors import did_you_mean, first_problem
+from gaitway.python310 import tomllib
 from gaitway.tasks import DEFAULT_TASK, TASKS, TargetKind, task_of
 
 
@@ -23,13 +26,13 @@ class Plan(Strict):
     task: Options = Field(
         default={"name": DEFAULT_TASK.name}, description='what is learnt: {"name": "classification", …options}'
     )
-    model: ModelSpec
+    model: ModelSpec = Field(description="the network")
     alternatives: tuple[ModelSpec, ...] = Field(
         default=(), description="other models that a device may choose, if the method mixes architectures"
     )
     method: Options = Field(description='{"name": "fedali", …hyper-parameters}')
-    training: TrainingConfig
-    rounds: RoundSettings = RoundSettings()
+    training: TrainingConfig = Field(description="how clients train")
+    rounds: RoundSettings = Field(default=RoundSettings(), description="who takes part, and for how long")
     publication: PublicationSettings = Field(
         default=PublicationSettings(),
         # left out where it is as here, so that devices of a version without it go on
@@ -42,9 +45,9 @@ class Plan(Strict):
         exclude_if=lambda settings: settings == SecureSettings(),
         description="what the server may see of single clients' updates",
     )
-    rollout: RolloutSettings = RolloutSettings()
-    promotion: PromotionSettings = PromotionSettings()
-    data: DataSpec = DataSpec()
+    rollout: RolloutSettings = Field(default=RolloutSettings(), description="how devices get new versions")
+    promotion: PromotionSettings = Field(default=PromotionSettings(), description="which versions are rolled out")
+    data: DataSpec = Field(default=DataSpec(), description="how clients make training examples")
     packages: dict[Text, Text] = Field(
         default_factory=dict,
         max_length=64,
@@ -139,3 +142,21 @@ def live_incompatibility(plan: Plan) -> str | None:
             "do not report: take them from the plan.json of a simulated run, or use 'client'"
         )
     return None
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan of TOML (by its name, *.toml) or JSON; also out of an answer of the server, `{"plan": …}`.
+
+    Raises:
+        SettingsError: if the file is not there or not a plan, naming the key.
+    """
+    try:
+        text = path.read_text("utf-8")
+        found = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--plan {path}: {error}; expected a plan in TOML or JSON") from error
+    inner = found.get("plan", found) if isinstance(found, dict) else found
+    try:
+        return Plan.model_validate(inner)
+    except ValidationError as error:
+        raise SettingsError(f"--plan {path}: {first_problem(error, input_shown=True, model=Plan)}") from error

@@ -1,13 +1,14 @@
-"""What a client trains, and how: the network, the optimizer, and how examples are changed at random."""
+"""What a client trains, and how: examples of its own samples, their random changes, the network and the optimizer."""
 
 from __future__ import annotations
 
 import operator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from federation.plan.strict import Name, Options, Strict
+from gaitway.input_spec import Fit
 
 Change = Annotated[float, Field(ge=0, le=1)]
 
@@ -104,19 +105,19 @@ _AS_TEXT = f"none or some of {', '.join(Augmentation.model_fields)}, such as fli
 class TrainingConfig(Strict):
     """How a client trains in a round, and the size of what it learns."""
 
-    classes: int = Field(ge=1, le=10_000)
-    feature_dim: int = Field(default=192, ge=1, le=65_536)
-    epochs: int = Field(default=1, ge=1, le=10_000)
-    batch_size: int = Field(default=64, ge=1, le=65_536)
-    optimizer: Literal["adam", "sgd"] = "adam"
-    lr: float = Field(default=1e-3, gt=0, le=100)
+    classes: int = Field(ge=1, le=10_000, description="outputs of the head")
+    feature_dim: int = Field(default=192, ge=1, le=65_536, description="numbers of the embedding below the head")
+    epochs: int = Field(default=1, ge=1, le=10_000, description="passes over the examples in a round")
+    batch_size: int = Field(default=64, ge=1, le=65_536, description="examples of a mini-batch")
+    optimizer: Literal["adam", "sgd"] = Field(default="adam", description="that a client trains with")
+    lr: float = Field(default=1e-3, gt=0, le=100, description="learning rate")
     lr_schedule: Literal["constant", "polynomial"] = Field(
         default="constant",
         description="polynomial: round t of T has the learning rate lr · (1 − (t − 1)/T)^lr_power, each of its steps",
     )
     lr_power: float = Field(default=0.9, gt=0, le=10, description="of the polynomial schedule")
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0, le=10)
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD")
+    weight_decay: float = Field(default=0.0, ge=0, le=10, description="factor of the L2 penalty")
     augmentation: Augmentation = Field(
         default=Augmentation(), description="of images or windows; as text or by its keys"
     )
@@ -135,7 +136,7 @@ class TrainingConfig(Strict):
         exclude_if=operator.not_,
         description="Gaussian noise on the sum of a step's clipped gradients, in units of example_clip_norm",
     )
-    seed: int = Field(default=0, ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63, description="of initial weights, batches and dropout")
 
     @model_validator(mode="after")
     def _noise_has_a_bound(self) -> TrainingConfig:
@@ -150,4 +151,63 @@ class ModelSpec(Strict):
     """A network by its name in `models.MODELS`, and its options."""
 
     name: Name
-    options: Options = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict, description="the network's own settings")
+
+
+class DataStatistics(Strict):
+    """Count of samples, and the sum and square sum of each channel, which all clients are normalized with."""
+
+    count: int = Field(ge=0, le=2**53, description="of samples")
+    total: tuple[float, ...] = Field(description="sum of each channel")
+    square: tuple[float, ...] = Field(description="sum of squares of each channel")
+
+
+Normalization = Literal["client", "federated", "pooled", "none"]
+Split = Literal["temporal", "random80", "kfold7_3"]
+
+
+Side = Annotated[int, Field(ge=8, le=1024)]
+"""Of an image, in pixels."""
+
+
+class ImageInput(Strict):
+    """Images of one size, to which every file is resampled; `pad` keeps its shape, with grey beside it."""
+
+    kind: Literal["image"] = Field(default="image", description="of input")
+    shape: tuple[Literal[1, 3], Side, Side] = Field(description="channels (1: grey, 3: colours), height, width")
+    fit: Fit = Field(default="stretch", description="pad: keep an image's shape, with grey without a class beside it")
+
+
+def image_input(shape: tuple[int, ...], fit: Fit = "stretch") -> ImageInput | None:
+    """Describe images (channels, height, width); None for those that devices cannot have."""
+    try:
+        return ImageInput.model_validate({"shape": shape, "fit": fit})
+    except ValidationError:
+        return None
+
+
+class DataSpec(Strict):
+    """How a client turns its own samples into training examples; har_pipeline reads `pipeline`."""
+
+    pipeline: Options = Field(
+        default_factory=dict, description="how recordings are cut into windows; defaults if empty"
+    )
+    input: ImageInput | None = Field(
+        default=None, description="images of this shape; none: windows of motion sensors, which `pipeline` cuts"
+    )
+    normalization: Normalization = Field(
+        default="client",
+        description="client: by the statistics of its own training windows; federated: by the sum of all clients' "
+        "statistics, which devices get in `statistics`; pooled: by those of all windows laid together, in a simulation",
+    )
+    statistics: DataStatistics | None = Field(
+        default=None, description="of federated normalization; a simulation computes them where they are missing"
+    )
+    split: Split = Field(
+        default="temporal",
+        description="temporal: the last windows of each class are the test set, no leak; the other two leak, and are "
+        "for a simulation that repeats a paper",
+    )
+    test_share: float = Field(
+        default=0.2, ge=0, lt=1, description="0: everything is trained on, so nothing can be scored: for pretraining"
+    )

@@ -10,7 +10,7 @@ import math
 from types import ModuleType
 
 from federation.errors import SettingsError
-from gaitway.extras import install_command
+from gaitway.own_packages import install_command
 
 
 def spent(noise_multiplier: float) -> float:

@@ -2,7 +2,7 @@
 
 The bytes are those of `federation.wire`, and so is what is refused; how numbers become int8 is written here alone, and
 `federation.wire.quantization` says by whom it was published. A tree is a flat dict by paths
-(`federation.protocol.paths`).
+(`flatten`), which tensors share, on the wire and in programs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from federation.errors import UpdateError
+from federation.errors import UpdateError, WireError
 from federation.protocol.messages import Compression, Precision
 from federation.protocol.wire_format import (
     CODES,
@@ -199,3 +199,43 @@ def _narrowed(value: Array) -> Array:
     # counts of examples or pixels stay what they are: half has whole numbers up to 2048, and none above 65504
     counts = bool(np.abs(half).max() >= MAX_COUNT) and np.array_equal(value, np.rint(value))
     return value if counts else half
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn a nested dict into a flat one with names joined by '/'; empty dicts vanish."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        path = f"{prefix}{_escape(name)}"
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{path}/"))
+        else:
+            flat[path] = value
+    return flat
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Invert `flatten`.
+
+    Raises:
+        WireError: if a path runs through another tensor.
+    """
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, last = (_unescape(part) for part in path.split("/"))
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise WireError(f"tensor {path!r} lies inside another tensor")
+        if last in node:
+            raise WireError(f"tensor {path!r} is also the name of a group")
+        node[last] = value
+    return tree
+
+
+def _escape(name: str) -> str:
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def _unescape(name: str) -> str:
+    return name.replace("%2F", "/").replace("%25", "%")

@@ -17,13 +17,22 @@ from pydantic import (
 
 from federation.errors import WireError
 from federation.plan import Name, Plan, Strict, Text, Words
-from federation.serving import gains as gain_sums
+from federation.rounds import gains as gain_sums
 from gaitway.errors import first_problem
 from gaitway.tasks import DEFAULT_TASK, metric_of, trivial_answer
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-UpdateId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-Instance = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+SchemaVersion = Annotated[Literal[1], Field(description="of this message's format")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="of the bytes, in hexadecimal")]
+UpdateId = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        description="r{round}-{client}-{sha256[:16]}, or s{sequence}-{client}-{sha256[:8]} in a continuous federation",
+    ),
+]
+Instance = Annotated[
+    str, Field(pattern=r"^[0-9a-f]{32}$", description="random id of this federation among those of its name")
+]
 """Tells a federation from another one of the same name, such as one that was founded anew."""
 
 Precision = Literal["lossless", "float16", "int8"]
@@ -39,7 +48,9 @@ Processor = Literal["cpu", "cuda"]
 TrainedBy = Literal["torch", "onnx", "onnxruntime-web"]
 """What trained an update: a device's runtime, or the federation's program in a browser."""
 
-Epoch = Annotated[int, Field(ge=1, lt=1 << 53)]
+Epoch = Annotated[
+    int, Field(ge=1, lt=1 << 53, description="rises when the server is restored from a backup; the first is 1")
+]
 """Counts how often a server was restored: it only rises, while all its other numbers may come again."""
 
 MAX_WITHDRAWN = 32
@@ -93,7 +104,7 @@ GainSums = Annotated[
     AfterValidator(gain_sums.checked),
 ]
 Gains = Annotated[dict[CandidateName, GainSums], Field(max_length=MAX_CANDIDATES)]
-"""How much models gain over the shared one, by model, in whole numbers (`federation.serving.gains`)."""
+"""How much models gain over the shared one, by model, in whole numbers (`federation.rounds.gains`)."""
 
 DEFAULT_METRIC = DEFAULT_TASK.primary_metric
 """What a score is where no metric is named."""
@@ -157,7 +168,7 @@ class BlobPointer(Strict):
     """Where a blob is, and what it must be."""
 
     sha256: Sha256
-    size: int = Field(ge=0, le=1 << 34)
+    size: int = Field(ge=0, le=1 << 34, description="bytes")
     url: Text = Field(max_length=1024, description="relative to the server's base URL, or absolute and of its origin")
     score: VersionScore | None = Field(default=None, description="of the version that it is of; none: not known")
     gains: Gains = Field(
@@ -171,10 +182,10 @@ class BlobPointer(Strict):
 class Release(Strict):
     """A model version that a rollout gives to devices; `rollout` is the rollout's number in its federation."""
 
-    rollout: int = Field(ge=1, le=MAX_ROUNDS)
-    version: int = Field(ge=0, le=MAX_ROUNDS)
+    rollout: int = Field(ge=1, le=MAX_ROUNDS, description="number of the rollout")
+    version: int = Field(ge=0, le=MAX_ROUNDS, description="number of the model version")
     round: int = Field(ge=0, le=MAX_ROUNDS, description="that made the version")
-    model: BlobPointer
+    model: BlobPointer = Field(description="the version's tensors, in wire format")
 
 
 class ReleaseOrder(Strict):
@@ -203,7 +214,7 @@ class Announcement(Strict):
     `waiting`: not enough devices yet. `finished`: `model` is the last broadcast.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: SchemaVersion = 1
     federation: Name
     instance: Instance
     epoch: Epoch = 1
@@ -211,11 +222,13 @@ class Announcement(Strict):
         default=None, description="when the epoch began, in Unix time; none: the first one"
     )
     serial: int = Field(default=0, ge=0, lt=1 << 53, description="never falls within an epoch")
-    state: Literal["waiting", "collecting", "aggregating", "paused", "finished", "stopped"]
-    round: int = Field(ge=0, le=MAX_ROUNDS)
+    state: Literal["waiting", "collecting", "aggregating", "paused", "finished", "stopped"] = Field(
+        description="collecting: invited devices train and upload; waiting: for devices; finished: `model` is the last"
+    )
+    round: int = Field(ge=0, le=MAX_ROUNDS, description="the round under way")
     invited: int = Field(default=0, ge=0, le=10**9, description="how many devices hold an invitation to this round")
     deadline: float | None = Field(default=None, description="Unix time in seconds")
-    plan: Plan
+    plan: Plan = Field(description="what the federation trains, and how")
     model: BlobPointer | None = Field(
         default=None, description="the present broadcast to a client that the server knows nothing of, in wire format"
     )
@@ -246,18 +259,22 @@ class Announcement(Strict):
         exclude_if=operator.not_,
         description="of a plan with `secure.voucher`: identities that its key revokes, signed by it",
     )
-    chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20)
+    chunk_bytes: int = Field(
+        default=128 * 1024, ge=1024, le=1 << 20, description="bytes of an upload's chunks, but for the last"
+    )
     presence_check: Text = Field(
         default="", max_length=64, description="where it has changed, devices say their status again"
     )
-    created: float
+    created: float = Field(description="Unix time in seconds")
     expires: int | None = Field(default=None, ge=0, lt=1 << 53, description="Unix time in seconds; none: never")
 
 
 class SumOrder(Strict):
     """What the server says to a device in the secure sum of a round: a message of `federation.secure_sums.messages`."""
 
-    kind: Literal["request", "members", "shares", "included", "confirmed"]
+    kind: Literal["request", "members", "shares", "included", "confirmed"] = Field(
+        description="which message `body` is"
+    )
     body: Text = Field(max_length=MAX_SUM_BODY, description="the message, as JSON in a text: devices sign its bytes")
     shared: BlobPointer | None = Field(
         default=None,
@@ -275,7 +292,7 @@ class Invitation(Strict):
     request, the others while the announcement says `aggregating`.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: SchemaVersion = 1
     instance: Instance
     epoch: Epoch = 1
     round: int = Field(ge=0, le=MAX_ROUNDS, description="0: before the first one of an epoch nothing is asked")
@@ -300,10 +317,10 @@ class Offer(Strict):
     It holds while the announcement's order has the rollout as candidate, of the same instance and epoch.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: SchemaVersion = 1
     instance: Instance
     epoch: Epoch = 1
-    rollout: int = Field(ge=1, le=MAX_ROUNDS)
+    rollout: int = Field(ge=1, le=MAX_ROUNDS, description="number of the rollout")
 
 
 class ReleaseReport(ScoredMessage):
@@ -311,10 +328,12 @@ class ReleaseReport(ScoredMessage):
 
     instance: Instance
     epoch: Epoch = 1
-    rollout: int = Field(ge=1, le=MAX_ROUNDS)
-    answer: Literal["adopted", "kept", "refused", "failed", "rolled_back"]
+    rollout: int = Field(ge=1, le=MAX_ROUNDS, description="number of the rollout")
+    answer: Literal["adopted", "kept", "refused", "failed", "rolled_back"] = Field(
+        description="what the device did with the model"
+    )
     score: float | None = Field(default=None, ge=0, description="of the metric, on the device's own holdout")
-    reason: Words = Field(default="", max_length=500)
+    reason: Words = Field(default="", max_length=500, description="why, for people")
 
     @model_validator(mode="after")
     def _plausible(self) -> ReleaseReport:
@@ -333,13 +352,13 @@ class AdoptionReport(ScoredMessage):
     instance: Instance
     epoch: Epoch = 1
     round: int = Field(ge=0, le=MAX_ROUNDS, description="that made the model")
-    source: Literal["personalized", "global"]
-    answer: Literal["adopted", "kept", "refused", "failed", "undecided"]
+    source: Literal["personalized", "global"] = Field(description="the device's own model, or the shared one")
+    answer: Literal["adopted", "kept", "refused", "failed", "undecided"] = Field(description="the device's judgement")
     score: float | None = Field(default=None, ge=0, description="of the metric, on the device's own holdout")
     trivial: float | None = Field(
         default=None, ge=0, description="of the metric, by the task's trivial answer there; none: it cannot tell"
     )
-    reason: Words = Field(default="", max_length=500)
+    reason: Words = Field(default="", max_length=500, description="why, for people")
 
     @model_validator(mode="after")
     def _plausible(self) -> AdoptionReport:
@@ -356,7 +375,7 @@ class PlanRefusal(Strict):
     instance: Instance
     epoch: Epoch = 1
     serial: int = Field(ge=0, lt=1 << 53, description="of the announcement with the plan")
-    reason: Text = Field(max_length=500)
+    reason: Text = Field(max_length=500, description="which promise is too little, for people")
 
 
 class ModelRefusal(Strict):
@@ -369,7 +388,7 @@ class ModelRefusal(Strict):
     instance: Instance
     epoch: Epoch = 1
     model: Sha256 = Field(description="of the broadcast that can't be used")
-    reason: Text = Field(min_length=1, max_length=500)
+    reason: Text = Field(min_length=1, max_length=500, description="why, for people")
 
 
 MAX_SIGNED_REFUSAL = 4096
@@ -378,12 +397,14 @@ MAX_SIGNED_REFUSAL = 4096
 class DeviceStatus(Strict):
     """On a device's status topic, not retained; `offline` is also its last will."""
 
-    schema_version: Literal[1] = 1
-    state: Literal["collecting", "ready", "training", "uploading", "idle", "finished", "offline"]
-    round: int = Field(default=0, ge=0, le=MAX_ROUNDS)
-    examples: int = Field(default=0, ge=0, le=10**9)
-    detail: Words = Field(default="", max_length=500)
-    metrics: Metrics = Field(default_factory=dict)
+    schema_version: SchemaVersion = 1
+    state: Literal["collecting", "ready", "training", "uploading", "idle", "finished", "offline"] = Field(
+        description="collecting: not enough windows yet, or no part is taken; ready and idle: may be invited"
+    )
+    round: int = Field(default=0, ge=0, le=MAX_ROUNDS, description="that the device works on, or did last")
+    examples: int = Field(default=0, ge=0, le=10**9, description="training examples that the device has")
+    detail: Words = Field(default="", max_length=500, description="more about the state, for people")
+    metrics: Metrics = Field(default_factory=dict, description="numbers about the device, by name")
     sums: int = Field(
         default=0,
         ge=0,
@@ -393,8 +414,8 @@ class DeviceStatus(Strict):
         description="of a continuous federation with `secure.mode`: the `sequence` that the device added its sums with "
         "last, if it would add the same ones now; 0: it would add others, or none",
     )
-    release: ReleaseReport | None = None
-    adoption: AdoptionReport | None = None
+    release: ReleaseReport | None = Field(default=None, description="about the latest released model")
+    adoption: AdoptionReport | None = Field(default=None, description="the device's last judgement of a model")
     refusal: str = Field(
         default="",
         max_length=MAX_SIGNED_REFUSAL,
@@ -414,13 +435,15 @@ class DeviceStatus(Strict):
 class UpdateManifest(Strict):
     """Sent as `begin`, signed by a device that has enrolled: everything about an update except its bytes."""
 
-    schema_version: Literal[1] = 1
+    schema_version: SchemaVersion = 1
     update_id: UpdateId
     federation: Name
     instance: Instance
-    client: Name
-    round: int = Field(ge=1, le=MAX_ROUNDS)
-    method: Text = Field(max_length=64)
+    client: Name = Field(description="the device's id, as in the topic")
+    round: int = Field(
+        ge=1, le=MAX_ROUNDS, description="of the invitation; in a continuous federation the announced one"
+    )
+    method: Text = Field(max_length=64, description="the name in the plan's `method`")
     base_version: Sha256 = Field(description="sha256 of the broadcast that training started from")
     sequence: int | None = Field(
         default=None,
@@ -444,10 +467,12 @@ class UpdateManifest(Strict):
         "vector's head and its numbers: `federation.secure_sums.uploads`); no examples, steps and metrics are told",
     )
     examples: int = Field(ge=0, le=10**9, description="at least 1, but for a withdrawal and a secure sum")
-    steps: int = Field(ge=0, le=10**9)
-    class_counts: tuple[Annotated[int, Field(le=10**9)], ...] | None = Field(default=None, max_length=10_000)
-    precision: Precision = "lossless"
-    compression: Compression = "none"
+    steps: int = Field(ge=0, le=10**9, description="mini-batches that were trained on")
+    class_counts: tuple[Annotated[int, Field(le=10**9)], ...] | None = Field(
+        default=None, max_length=10_000, description="examples of each class, in the order of the plan's labels"
+    )
+    precision: Precision = Field(default="lossless", description="how float32 tensors travel")
+    compression: Compression = Field(default="none", description="of the whole file of tensors")
     runtime: TrainedBy = Field(
         default="torch",
         # left out where it is torch, so that servers of a version without it go on
@@ -459,12 +484,12 @@ class UpdateManifest(Strict):
         exclude_if=lambda processor: processor == "cpu",
         description="where: on the CPU, or on a GPU by CUDA",
     )
-    size: int = Field(ge=0, le=1 << 34)
-    sha256: Sha256
-    chunk_bytes: int = Field(ge=1024, le=1 << 20)
-    nonce: Text = Field(min_length=8, max_length=64)
-    created: float
-    metrics: Metrics = Field(default_factory=dict)
+    size: int = Field(ge=0, le=1 << 34, description="bytes that are sent, after compression")
+    sha256: Sha256 = Field(description="of the bytes that are sent, after compression")
+    chunk_bytes: int = Field(ge=1024, le=1 << 20, description="bytes of each chunk but the last")
+    nonce: Text = Field(min_length=8, max_length=64, description="random; the server's answer repeats it")
+    created: float = Field(description="Unix time in seconds")
+    metrics: Metrics = Field(default_factory=dict, description="scores and losses of the training, by name")
     gains: Gains = Field(
         default={},
         # left out where there are none, so that servers of a version without them go on
@@ -509,9 +534,9 @@ class UpdateManifest(Strict):
 class Notice(Strict):
     """To one run of a device's program: another one uses the device's name, and was there first. It is to stop."""
 
-    schema_version: Literal[1] = 1
+    schema_version: SchemaVersion = 1
     session: Text = Field(max_length=64, description="whom it is for; others that hear it go on")
-    reason: Words = Field(max_length=500)
+    reason: Words = Field(max_length=500, description="for people")
 
 
 class Acknowledgement(Strict):
@@ -523,12 +548,12 @@ class Acknowledgement(Strict):
     `nonce` is that of the manifest, so that an answer to another update of the same id and bytes means nothing.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: SchemaVersion = 1
     update_id: UpdateId
     nonce: Text = Field(default="", max_length=64, description="of the manifest; empty: the server could not read it")
-    status: Literal["send", "accepted", "refused", "retry"]
-    next_chunk: int = Field(default=0, ge=0, le=10_000_000)
-    reason: Words = Field(default="", max_length=1000)
+    status: Literal["send", "accepted", "refused", "retry"] = Field(description="the answer, as above")
+    next_chunk: int = Field(default=0, ge=0, le=10_000_000, description="with `send`: the first chunk that is missing")
+    reason: Words = Field(default="", max_length=1000, description="why, for people")
 
 
 Message = TypeVar("Message", bound=Strict)

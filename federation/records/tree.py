@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree
 
-from federation.protocol.paths import flatten, unflatten
+from federation.protocol.arrays import flatten, unflatten
 from federation.records import Tensors
 
 __all__ = [

@@ -50,41 +50,40 @@ def needed_devices(settings: PromotionSettings, devices: int, cohort: int | None
     return max(1, min(able, max(2, math.ceil(able / 10))))
 
 
-def judge(
-    found: VersionComparison,
-    *,
-    needed: int,
-    devices: int,
-    margin: float,
-    metric: Metric,
-    other: str | None,
-    trained: bool,
-) -> PromotionVerdict:
+@dataclass(frozen=True)
+class Bar:
+    """What a version must reach: measures of so many of the devices, and no more than the margin below the other."""
+
+    needed: int
+    devices: int
+    margin: float
+    metric: Metric
+
+
+def judge(found: VersionComparison, bar: Bar, *, other: str | None, trained: bool) -> PromotionVerdict:
     """Judge a version against `other`, in words, which it would replace (none: it replaces nothing).
 
     A version 0 that was never trained (`trained` is false), and that too few have measured, is replaced by any.
     """
-    if found.measured < needed:
-        return PromotionVerdict(Decision.UNDECIDED, _too_few(found.measured, needed, devices, "measured it"))
-    if other is None or (not trained and found.paired < needed):
+    if found.measured < bar.needed:
+        return PromotionVerdict(Decision.UNDECIDED, _too_few(found.measured, bar, "measured it"))
+    if other is None or (not trained and found.paired < bar.needed):
         return PromotionVerdict(Decision.BETTER, f"{_devices(found.measured)} measured it")
-    if found.paired < needed:
-        return PromotionVerdict(
-            Decision.UNDECIDED, _too_few(found.paired, needed, devices, f"measured both it and {other}")
-        )
-    unit = " points" if metric.is_share else ""
+    if found.paired < bar.needed:
+        return PromotionVerdict(Decision.UNDECIDED, _too_few(found.paired, bar, f"measured both it and {other}"))
+    metric, unit = bar.metric, " points" if bar.metric.is_share else ""
     words = f"{metric.difference_text(found.gain)}{unit} of {metric.label} against {other}, on "
     words += f"{_devices(found.paired)} that measured both"
-    if found.gain < -margin:
-        allowed = metric.difference_text(-margin)
+    if found.gain < -bar.margin:
+        allowed = metric.difference_text(-bar.margin)
         return PromotionVerdict(Decision.WORSE, f"it is worse: {words}; down to {allowed}{unit} are allowed")
     return PromotionVerdict(Decision.BETTER, words)
 
 
-def _too_few(count: int, needed: int, devices: int, what: str) -> str:
-    words = f"{count} of the {needed} devices that are needed {'has' if count == 1 else 'have'} {what}"
-    if needed > devices:
-        words += f"; the federation has only {_devices(devices)}: lower promotion.min_devices, or wait for more"
+def _too_few(count: int, bar: Bar, what: str) -> str:
+    words = f"{count} of the {bar.needed} devices that are needed {'has' if count == 1 else 'have'} {what}"
+    if bar.needed > bar.devices:
+        words += f"; the federation has only {_devices(bar.devices)}: lower promotion.min_devices, or wait for more"
     return words
 
 

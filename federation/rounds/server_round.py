@@ -5,13 +5,15 @@ same machine; the server writes each transition to SQL before it acts on it.
 
 The machine counts clients and knows none of them: whoever drives it keeps where each client stands, and says so of the
 one client that an event is about. So an event costs the same in a cohort of ten and of a million.
+
+`InMemoryRound` keeps the clients in memory, for drivers without a database: the simulation and the machine's tests.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from federation.aggregation.screening import examples_limit
 from federation.errors import RoundError
@@ -277,3 +279,34 @@ def _fail(current: Round, reason: str) -> Step:
 def _expect(current: Round, event: Event, phase: RoundPhase) -> None:
     if current.phase is not phase:
         raise RoundError(f"{type(event).__name__} came in phase {current.phase}, expected {phase}")
+
+
+@dataclass
+class InMemoryRound:
+    """Feeds events to the round machine, and keeps where each client stands."""
+
+    settings: RoundSettings
+    round: Round
+    statuses: dict[str, ClientStatus]
+    received: dict[str, int] = field(default_factory=dict)
+    """How many rounds late the accepted update of each client is."""
+
+    @classmethod
+    def of(cls, settings: RoundSettings, number: int, cohort: Sequence[str]) -> InMemoryRound:
+        """Begin a round with a cohort."""
+        return cls(settings, Round(number, len(cohort)), dict.fromkeys(cohort, ClientStatus.WAITING))
+
+    def feed(self, event: Event) -> Step:
+        """Apply one event.
+
+        Raises:
+            RoundError: if the event cannot happen in this phase.
+        """
+        client = event.client_id if isinstance(event, UpdateArrived | DeviceLost) else ""
+        result = step(self.settings, self.round, event, self.statuses.get(client, ClientStatus.UNINVITED))
+        if result.status is not None:
+            self.statuses[client] = result.status
+        if result.status is ClientStatus.RECEIVED and isinstance(event, UpdateArrived):
+            self.received[client] = self.round.number - event.base_round
+        self.round = result.round
+        return result

@@ -21,22 +21,26 @@ from pydantic import Field
 from federation.errors import WireError
 from federation.protocol.signing import Kind, to_sign, wrap
 from federation.secure_sums import masks, shamir
-from federation.secure_sums.events import FromServer, ServerMessage, SumDevice, ToServer, VectorReady
 from federation.secure_sums.membership import Membership, membership, seed_commitment, share_digest, signed, verified
 from federation.secure_sums.messages import (
     Confirmation,
     ConfirmedList,
     DeliveredShares,
     EncryptedShares,
+    FromServer,
     IncludedList,
     MaskedVector,
     OwnedShare,
     PublicKeys,
     RevealedShares,
     SecureMessage,
+    ServerMessage,
     SignatureList,
     SignedHead,
+    SumDevice,
     SumRequest,
+    ToServer,
+    VectorReady,
     dealers_digest,
     digest,
     read,
@@ -318,12 +322,12 @@ def _confirmed(device: SumDevice, state: ClientState, message: FromServer) -> Cl
     if {found.included, signed_by.included} != {digest(state.included)}:
         raise AbortError("the server shows two different lists of those included in one sum")
     present = set(included.included)
-    signers = {one.member: one.signature for one in signed_by.signatures if one.member in present}
+    signers = {entry.member: entry.signature for entry in signed_by.signatures if entry.member in present}
     valid = 0
     for member, signature in signers.items():
-        one = listed.members[member]
-        text = to_sign(Kind.SUM_LIST, listed.request.federation, one.device, state.included)
-        valid += signed(text, signature, one.identity)
+        signer = listed.members[member]
+        text = to_sign(Kind.SUM_LIST, listed.request.federation, signer.device, state.included)
+        valid += signed(text, signature, signer.identity)
         if valid == listed.degree.quorum:
             break
     if valid < listed.degree.quorum:
@@ -345,7 +349,7 @@ def _confirmed(device: SumDevice, state: ClientState, message: FromServer) -> Cl
 
 def _check_heads(listed: Membership, own: int, included: IncludedList, heads: tuple[SignedHead, ...]) -> None:
     """See that every neighbour in the sum has masked its numbers with all dealers of the list."""
-    by_member, present = {one.member: one.head for one in heads}, set(included.included)
+    by_member, present = {entry.member: entry.head for entry in heads}, set(included.included)
     for member in listed.neighbours(own):
         if member in present:
             name, identity = listed.members[member].device, listed.members[member].identity
@@ -372,7 +376,7 @@ def _opened(state: ClientState, included: IncludedList) -> RevealedShares:
 
 
 def _check_rising(members: tuple[int, ...], allowed: range | tuple[int, ...], what: str) -> None:
-    if any(one >= other for one, other in pairwise(members)) or not set(members) <= set(allowed):
+    if any(first >= second for first, second in pairwise(members)) or not set(members) <= set(allowed):
         raise AbortError(f"the list of {what} does not rise, or has somebody who cannot be in it")
 
 

@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from federation.secure_sums import client, server
 from federation.secure_sums.client import ClientState
-from federation.secure_sums.events import (
+from federation.secure_sums.messages import (
     FromDevice,
     FromServer,
     ServerMessage,
     StageClosed,
     SumDevice,
+    SumRequest,
     ToDevice,
     ToServer,
     VectorReady,
 )
-from federation.secure_sums.messages import SumRequest
 from federation.secure_sums.server import ServerStage, ServerState
 
 STAGES = (ServerStage.KEYS, ServerStage.SHARES, ServerStage.VECTORS, ServerStage.LISTS, ServerStage.OPENING)

@@ -1,4 +1,4 @@
-"""Which plans a live server carries secure sums out for, and what it asks of a cohort."""
+"""Which plans a live server carries secure sums out for, with which methods phones, and what it asks of a cohort."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import secrets
 
 from federation.errors import SettingsError
 from federation.method import Method, SumMethod
+from federation.methods import METHODS
+from federation.methods.fedali import FedAli
+from federation.methods.fedpr import FedPr
+from federation.methods.fedproto import FedProto
+from federation.methods.scaffold import Scaffold
 from federation.plan import Plan, SecureSettings
 from federation.privacy.discrete_gaussian import noisy_devices, share_of
 from federation.secure_sums.messages import SumRequest
@@ -101,3 +106,16 @@ def request_for(settings: SecureSettings, layout: SumLayout, devices: int, where
             "lost": per_mille(settings.lost_share),
         }
     )
+
+
+def phone_sum_groups() -> dict[str, list[str]]:
+    """Return, for each method that a phone can add up, the groups of its summand in their order."""
+    known = {kind.summand for kind in (Method, Scaffold, FedProto, FedPr, FedAli)}
+    adding_up: dict[str, Method] = {"fedali": FedAli(clustering="one_step"), "fedproto": FedProto(average_over="round")}
+    return {
+        name: list(method.sum_groups)
+        for name, method in METHODS.items()
+        if method.summand in known
+        and ("weight" not in method.sum_groups or method.weight is Method.weight)
+        and not adding_up.get(name, method()).sum_incompatibility
+    }

@@ -1,26 +1,36 @@
-"""What travels for a secure sum, with its bounds; JSON with bytes as base64, validated before anything believes it.
+"""What travels for a secure sum, with its bounds, and the events of its two state machines.
 
-Devices sign what they say in the form of `federation.protocol.signing`. The server's own messages are signed by
-whoever carries them, like all of its messages.
+Messages are JSON with bytes as base64, validated before anything believes them. Devices sign what they say in the form
+of `federation.protocol.signing`. The server's own messages are signed by whoever carries them, like all of its
+messages.
 """
 
 from __future__ import annotations
 
 import hashlib
 import operator
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from secrets import token_bytes
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from federation.errors import WireError
 from federation.plan import Name
 from federation.protocol.messages import MAX_VOUCHER, Epoch, Instance
+from federation.protocol.signing import Kind
 from federation.secure_sums.masks import KEY_BYTES, TAG_BYTES
-from federation.secure_sums.neighbours import MIN_MEMBERS, PER_MILLE
-from federation.secure_sums.shamir import SHARE_BYTES
+from federation.secure_sums.shamir import SHARE_BYTES, Entropy
+from federation.secure_sums.vouching import VoucherCheck
 from gaitway.errors import first_problem
+from gaitway.python310 import StrEnum
 from gaitway.strict_numbers import StrictNumbers
 
+MIN_MEMBERS = 3
+"""Of two, each would know the other's numbers from the sum."""
 MAX_MEMBERS = 1 << 14
 MAX_GROUPS = 64
 MAX_LENGTH = 1 << 27
@@ -30,6 +40,7 @@ MAX_SIGNED_BYTES = 1024
 MAX_MESSAGE_BYTES = MAX_MEMBERS * 2048
 """Of the largest message, the list of members; those of more than 256 KiB travel as blobs."""
 DIGEST_BYTES, SHARE_DIGEST_BYTES, SIGNATURE_BYTES = 32, 16, 64
+PER_MILLE = 1000
 
 
 class SecureMessage(StrictNumbers, BaseModel):
@@ -38,15 +49,25 @@ class SecureMessage(StrictNumbers, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
 
 
-Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+Digest = Annotated[
+    bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES, description="SHA-256 of that message")
+]
 Key = Annotated[bytes, Field(min_length=KEY_BYTES, max_length=KEY_BYTES)]
-Share = Annotated[bytes, Field(min_length=SHARE_BYTES, max_length=SHARE_BYTES)]
-ShareDigest = Annotated[bytes, Field(min_length=SHARE_DIGEST_BYTES, max_length=SHARE_DIGEST_BYTES)]
-Sealed = Annotated[bytes, Field(min_length=2 * SHARE_BYTES + TAG_BYTES, max_length=2 * SHARE_BYTES + TAG_BYTES)]
-Signature = Annotated[bytes, Field(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
-Index = Annotated[int, Field(ge=0, lt=MAX_MEMBERS)]
-"""Of a member, counted as the list has them."""
-Members = Annotated[tuple[Index, ...], Field(max_length=MAX_MEMBERS)]
+Share = Annotated[bytes, Field(min_length=SHARE_BYTES, max_length=SHARE_BYTES, description="of a secret")]
+ShareDigest = Annotated[
+    bytes, Field(min_length=SHARE_DIGEST_BYTES, max_length=SHARE_DIGEST_BYTES, description="of a share, shortened")
+]
+Sealed = Annotated[
+    bytes,
+    Field(
+        min_length=2 * SHARE_BYTES + TAG_BYTES,
+        max_length=2 * SHARE_BYTES + TAG_BYTES,
+        description="two shares, encrypted for their receiver",
+    ),
+]
+Signature = Annotated[bytes, Field(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES, description="ed25519")]
+Index = Annotated[int, Field(ge=0, lt=MAX_MEMBERS, description="of a member, as the list counts them")]
+Members = Annotated[tuple[Index, ...], Field(max_length=MAX_MEMBERS, description="rising")]
 PerMille = Annotated[int, Field(ge=0, le=PER_MILLE // 3)]
 
 
@@ -56,12 +77,12 @@ class SumRequest(SecureMessage):
     federation: Name
     instance: Instance
     epoch: Epoch = 1
-    round: int = Field(ge=0, lt=1 << 31)
+    round: int = Field(ge=0, lt=1 << 31, description="of the federation")
     attempt: Digest = Field(description="random, so that no two sums are the same")
     length: int = Field(ge=1, le=MAX_LENGTH, description="numbers of a vector")
     bits: Literal[32, 64] = Field(description="sums are mod 2^bits")
     layout: Digest = Field(description="of what the numbers mean: names, shapes and scales, as the plan has them")
-    min_members: int = Field(ge=MIN_MEMBERS, le=MAX_MEMBERS)
+    min_members: int = Field(ge=MIN_MEMBERS, le=MAX_MEMBERS, description="without so many nothing is added up")
     colluding: PerMille = Field(description="of the members may work for the server")
     lost: PerMille = Field(description="of the members may be lost")
     groups: int = Field(
@@ -101,7 +122,9 @@ class MemberList(SecureMessage):
     """Everybody who takes part, by rising name; every device checks it and later signs its digest."""
 
     request: Digest
-    members: tuple[ListedMember, ...] = Field(min_length=MIN_MEMBERS, max_length=MAX_MEMBERS)
+    members: tuple[ListedMember, ...] = Field(
+        min_length=MIN_MEMBERS, max_length=MAX_MEMBERS, description="by rising name"
+    )
 
 
 class EncryptedShares(SecureMessage):
@@ -111,9 +134,9 @@ class EncryptedShares(SecureMessage):
     """
 
     members: Digest = Field(description="of the list")
-    sealed: tuple[Sealed, ...] = Field(max_length=MAX_MEMBERS)
-    mask_key_digests: tuple[ShareDigest, ...] = Field(max_length=MAX_MEMBERS)
-    seed_digests: tuple[ShareDigest, ...] = Field(max_length=MAX_MEMBERS)
+    sealed: tuple[Sealed, ...] = Field(max_length=MAX_MEMBERS, description="one for each neighbour")
+    mask_key_digests: tuple[ShareDigest, ...] = Field(max_length=MAX_MEMBERS, description="of the mask key's shares")
+    seed_digests: tuple[ShareDigest, ...] = Field(max_length=MAX_MEMBERS, description="of the seed's shares")
 
 
 class SealedShare(SecureMessage):
@@ -128,7 +151,7 @@ class DeliveredShares(SecureMessage):
 
     members: Digest
     dealers: Members = Field(description="rising")
-    shares: tuple[SealedShare, ...] = Field(max_length=MAX_MEMBERS)
+    shares: tuple[SealedShare, ...] = Field(max_length=MAX_MEMBERS, description="that were dealt to the receiver")
 
 
 class MaskedVector(SecureMessage):
@@ -172,7 +195,7 @@ class SignatureList(SecureMessage):
     """The signatures of enough members under one list: the same for all, so that it is written once for many."""
 
     included: Digest
-    signatures: tuple[MemberSignature, ...] = Field(max_length=MAX_MEMBERS)
+    signatures: tuple[MemberSignature, ...] = Field(max_length=MAX_MEMBERS, description="of the list")
 
 
 class ConfirmedList(SecureMessage):
@@ -185,8 +208,8 @@ class ConfirmedList(SecureMessage):
     """
 
     included: Digest
-    signatures: tuple[MemberSignature, ...] = Field(max_length=MAX_MEMBERS)
-    heads: tuple[SignedHead, ...] = Field(max_length=MAX_MEMBERS)
+    signatures: tuple[MemberSignature, ...] = Field(max_length=MAX_MEMBERS, description="of the list")
+    heads: tuple[SignedHead, ...] = Field(max_length=MAX_MEMBERS, description="of the receiver's neighbours")
 
 
 class OwnedShare(SecureMessage):
@@ -200,8 +223,8 @@ class RevealedShares(SecureMessage):
     """What a device opens: of those included the seed's share, of those lost the mask key's; never both; signed."""
 
     included: Digest
-    seeds: tuple[OwnedShare, ...] = Field(max_length=MAX_MEMBERS)
-    mask_keys: tuple[OwnedShare, ...] = Field(max_length=MAX_MEMBERS)
+    seeds: tuple[OwnedShare, ...] = Field(max_length=MAX_MEMBERS, description="of members whose vectors are in the sum")
+    mask_keys: tuple[OwnedShare, ...] = Field(max_length=MAX_MEMBERS, description="of members who were lost")
 
 
 AnyMessage = TypeVar("AnyMessage", bound=BaseModel)
@@ -234,3 +257,80 @@ def dealers_digest(dealers: tuple[int, ...]) -> bytes:
 def digest(*parts: bytes) -> bytes:
     """Return the SHA-256 of one message, or of parts of fixed lengths."""
     return hashlib.sha256(b"".join(parts)).digest()
+
+
+class ServerMessage(StrEnum):
+    """What the server says to a device."""
+
+    REQUEST = "request"
+    MEMBERS = "members"
+    SHARES = "shares"
+    INCLUDED = "included"
+    CONFIRMED = "confirmed"
+
+
+@dataclass(frozen=True)
+class SumDevice:
+    """Who takes part, and what it insists on."""
+
+    name: str
+    identity: bytes  # ed25519, public
+    sign: Callable[[bytes], bytes]
+    colluding: int = 0  # per mille: no request may assume fewer
+    min_members: int = MIN_MEMBERS
+    groups: int = 1
+    known_identities: Mapping[str, bytes] = field(default_factory=dict)
+    """Of devices that it has seen before: none may have another key now."""
+    voucher: bytes = b""
+    """Which it shows with its keys."""
+    vouchers: VoucherCheck | None = None
+    """By which it judges those of all members; none: the server alone says who is a member."""
+    entropy: Entropy = token_bytes
+
+
+@dataclass(frozen=True)
+class FromServer:
+    """A message of the server; `shared` is the part of it that all members are told alike, where it comes apart."""
+
+    kind: ServerMessage
+    body: bytes
+    shared: bytes = b""
+
+
+@dataclass(frozen=True)
+class VectorReady:
+    """The device's own numbers, (length,) int64, each of at most `bound`; `layout` says what they mean."""
+
+    vector: NDArray[np.int64]
+    bound: int
+    layout: bytes
+
+
+class ToServer(NamedTuple):
+    """A signed message, and the bytes of the masked vector that go with it."""
+
+    kind: Kind
+    payload: bytes
+    vector: bytes = b""
+
+
+class FromDevice(NamedTuple):
+    """A message of a device, whose name the transport vouches for no more than its signature does."""
+
+    device: str
+    kind: Kind
+    payload: bytes
+    vector: bytes = b""
+
+
+class StageClosed(NamedTuple):
+    """Nobody is waited for any longer."""
+
+
+class ToDevice(NamedTuple):
+    """What the server says to a device; `shared` is the same for all, and comes apart where it is long."""
+
+    device: str
+    kind: ServerMessage
+    body: bytes
+    shared: bytes = b""

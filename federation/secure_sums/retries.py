@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from federation.secure_sums.membership import groups_of
 from federation.secure_sums.messages import SecureMessage
-from federation.secure_sums.neighbours import groups_of
 
 
 class SumFinding(SecureMessage):

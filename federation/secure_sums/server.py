@@ -18,7 +18,6 @@ from pydantic import Field
 from federation.errors import WireError
 from federation.protocol.signing import Kind, to_sign, unwrap
 from federation.secure_sums import masks
-from federation.secure_sums.events import FromDevice, ServerMessage, StageClosed, ToDevice
 from federation.secure_sums.membership import Membership, membership, signed, verified
 from federation.secure_sums.messages import (
     MAX_SIGNED_BYTES,
@@ -26,6 +25,7 @@ from federation.secure_sums.messages import (
     ConfirmedList,
     DeliveredShares,
     EncryptedShares,
+    FromDevice,
     IncludedList,
     ListedMember,
     MaskedVector,
@@ -35,9 +35,12 @@ from federation.secure_sums.messages import (
     RevealedShares,
     SealedShare,
     SecureMessage,
+    ServerMessage,
     SignatureList,
     SignedHead,
+    StageClosed,
     SumRequest,
+    ToDevice,
     dealers_digest,
     digest,
     read,

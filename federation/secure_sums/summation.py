@@ -24,13 +24,13 @@ from federation.method import Method, SumMethod
 from federation.plan import RoundSettings, SecureSettings, TrainingConfig
 from federation.privacy import discrete_gaussian
 from federation.privacy.differential_privacy import check_mean
-from federation.privacy.random_events import Draw
+from federation.privacy.discrete_gaussian import Draw
 from federation.records import Broadcast, Client, SumKind, Tree, Update
 from federation.records.tree import flatten, unflatten
+from federation.rounds import gains as gain_sums
+from federation.rounds.gains import Gains
 from federation.secure_sums.masks import Bits
 from federation.secure_sums.messages import MAX_LENGTH
-from federation.serving import gains as gain_sums
-from federation.serving.gains import Gains
 from federation.wire.schema import empty_upload
 
 MAX_WHOLE = 1 << 32
@@ -322,10 +322,10 @@ def _combined(method: Method, state: Tree, layout: SumLayout, totals: NDArray[np
     """Combine the means of groups by the method's robust rule, as if each were a client's parameters."""
     like = method.broadcast(state, "")["params"]
     sums = [sums_of_changes(like, decoded(layout, total)) for total in totals]
-    means = tuple(mean_of(each.params, each.weight, like) for each in sums if each.weight > 0)
+    means = tuple(mean_of(group.params, group.weight, like) for group in sums if group.weight > 0)
     if not means:
         raise RoundError("a sum needs at least one client with examples; there is none in it")
-    return method.finish(state, MeanSums(weight=sum(each.weight for each in sums), clients=means))
+    return method.finish(state, MeanSums(weight=sum(group.weight for group in sums), clients=means))
 
 
 def per_mille(share: float) -> int:

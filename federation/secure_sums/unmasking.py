@@ -15,8 +15,7 @@ import numpy as np
 from federation.errors import WireError
 from federation.secure_sums import masks, shamir
 from federation.secure_sums.membership import Membership, seed_commitment, share_digest
-from federation.secure_sums.messages import EncryptedShares, PublicKeys, RevealedShares
-from federation.secure_sums.neighbours import PER_MILLE
+from federation.secure_sums.messages import PER_MILLE, EncryptedShares, PublicKeys, RevealedShares
 
 Shares = dict[int, dict[int, bytes]]
 """By owner, then by holder."""
@@ -92,8 +91,8 @@ def _valid_shares(listed: Membership, included: set[int], opening: Opening) -> _
     disputes = set()
     places = {owner: {other: at for at, other in enumerate(listed.neighbours(owner))} for owner in opening.dealers}
     for holder, opened in opening.opened.items():
-        shares = {True: {one.owner: one.share for one in opened.seeds}}
-        shares[False] = {one.owner: one.share for one in opened.mask_keys}
+        shares = {True: {seed.owner: seed.share for seed in opened.seeds}}
+        shares[False] = {key.owner: key.share for key in opened.mask_keys}
         for owner in listed.neighbours(holder):
             if owner not in places:
                 continue

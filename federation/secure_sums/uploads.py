@@ -10,8 +10,7 @@ import struct
 from federation.errors import WireError
 from federation.protocol.messages import MAX_SUM_BODY, SumPart
 from federation.protocol.signing import Kind
-from federation.secure_sums.events import ToServer
-from federation.secure_sums.messages import MAX_SIGNED_BYTES, SumRequest
+from federation.secure_sums.messages import MAX_SIGNED_BYTES, SumRequest, ToServer
 
 MAX_LIVE_MEMBERS = 10_000
 """Of one sum. What all are told alike is then some 6 MB, a blob; the indices of all still fit into one message."""

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from federation.errors import SettingsError
-from federation.plan.dataclass_json import described, from_description
+from federation.plan.strict import described, from_description
 from federation.tasks.task import Task
 from gaitway import tasks
 from gaitway.plugins import PluginError

@@ -16,9 +16,8 @@ from federation.errors import SettingsError
 from federation.privacy.example_level import ExampleNoise
 from federation.records import Broadcast, Client, Examples
 from federation.records.tree import expand, stack, unstack
-from federation.training.callbacks import TrainingCallback
 from federation.training.forward import reseed
-from federation.training.local_round import ClientWork, Compile, LocalRound, Setup, local_round
+from federation.training.local_round import ClientWork, Compile, LocalRound, Setup, TrainingCallback, local_round
 from federation.training.optimizers import optimizer_for
 from federation.training.schedule import (
     DRAWS,

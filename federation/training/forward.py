@@ -1,14 +1,22 @@
-"""A torch module as a pure function of parameters and buffers."""
+"""A torch module as a pure function of parameters and buffers, the examples that go in, and CUDA as on the CPU.
+
+Images are bytes until they are looked at: (x / 255 − mean) / std by channel, batch by batch. An image's bytes take a
+quarter of its float32 numbers, and the conversion is two exactly rounded operations an element: the numbers are the
+same whenever, and on whatever engine or device, it is done.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from federation.errors import SettingsError
 from federation.records import Client, Forward, Output, Tensors
 from federation.seeds import noise_seed, seed_for
 
@@ -117,3 +125,54 @@ def reseed(client: Client, seed: int, client_id: str, round_number: int) -> Clie
 
 def _noise(seed: int, client_id: str, round_number: int, name: str, like: Tensor) -> int:
     return noise_seed(seed, client_id, round_number, name, 31 if like.element_size() == 4 else 62)
+
+
+class Moments(NamedTuple):
+    """Mean and standard deviation of each channel, of pixels between 0 and 1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def normalized(self, x: Tensor) -> Tensor:
+        """Turn bytes (..., C, H, W) into float32 of mean 0 and deviation 1."""
+        mean, std = np.array(self.mean), np.array(self.std)
+        # one multiplication and one subtraction in float32: (x/255 − m)/s = x·a − b
+        scale, shift = (
+            torch.from_numpy(array.astype(np.float32)).to(x.device).view(-1, 1, 1)
+            for array in (1 / (255 * std), mean / std)
+        )
+        return (x * scale).sub_(shift)
+
+
+def network_input(x: Tensor, moments: Moments | None) -> Tensor:
+    """Return examples as a network takes them: bytes of images normalized, anything else as it is.
+
+    Raises:
+        SettingsError: for bytes that nothing is known of.
+    """
+    if x.dtype != torch.uint8:
+        return x
+    if moments is None:
+        raise SettingsError(
+            f"examples came as bytes {tuple(x.shape)}, and nothing says how they are normalized; give the channels' "
+            "moments (Setup.moments) with them, or numbers"
+        )
+    return moments.normalized(x)
+
+
+CUBLAS_WORKSPACE, DETERMINISTIC_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+"""Without it a product's sums may be in another order in another run (NVIDIA, cuBLAS: Results Reproducibility)."""
+
+
+def reserve_workspace() -> None:
+    """Ask cuBLAS for sums in one order; it reads this when CUDA begins, so call this before."""
+    os.environ.setdefault(CUBLAS_WORKSPACE, DETERMINISTIC_WORKSPACE)
+
+
+def compute_reproducibly() -> None:
+    """Have this process compute in float32, always by the same algorithms; an operator that has none warns."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # fresh memory is written before it is read; to fill it too would cost a kernel for each tensor
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -1,4 +1,7 @@
-"""The one local round: the device calls it for one client, the simulation for many stacked along a first dimension."""
+"""The one local round: the device calls it for one client, the simulation for many stacked along a first dimension.
+
+A `TrainingCallback` follows one client's round from outside: it resumes after an epoch or ends before the last step.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,8 @@ from federation.records.tree import map_tree, merge, select, where
 from federation.tasks.classification import Classification
 from federation.tasks.task import Task
 from federation.training.augmentation import augmented, check_images
-from federation.training.callbacks import EpochCheckpoint, TrainingCallback
-from federation.training.forward import Network
+from federation.training.forward import Moments, Network, network_input
 from federation.training.optimizers import Optimizer, sgd
-from federation.training.pixels import Moments, network_input
 from federation.training.schedule import Schedule, WindowCopies, rate_sum
 from federation.training.window_changes import ChannelScale, changed_windows
 
@@ -299,3 +300,33 @@ def _copied(tree: Any) -> Any:
 def _stacked(function: Callable[..., Any]) -> Callable[..., Any]:
     # dropout here is seeded by buffers; "different" only serves networks that bring torch's own
     return vmap(function, randomness="different")
+
+
+class EpochCheckpoint(NamedTuple):
+    """A local round after one of its epochs: what a later process needs to go on, bit for bit."""
+
+    epoch: int  # epochs done, over all phases
+    steps: int  # optimizer steps done
+    params: Tensors  # all of them, in the model's order
+    buffers: Tensors
+    momenta: Tree  # the optimizer's state in the phase that the epoch belongs to
+    loss: Tensor  # () Σ loss · examples of that epoch
+    examples: Tensor  # ()
+
+
+class TrainingCallback:
+    """Sees a round of one client; this one lets it run undisturbed."""
+
+    wants_checkpoints = False
+    """Whether it wants `on_epoch_end`, which costs a copy of the parameters each time."""
+
+    def resume(self) -> EpochCheckpoint | None:
+        """Return where an earlier run of the same round came to; None to begin with the first epoch."""
+        return None
+
+    def should_stop(self, steps: int) -> bool:
+        """Whether no further step is to begin after `steps` of them; what was done is then partial work."""
+        return False
+
+    def on_epoch_end(self, checkpoint: EpochCheckpoint) -> None:
+        """Take note of a whole epoch; the tensors are not changed afterwards."""

@@ -45,7 +45,7 @@ def measure_each(
 ) -> dict[str, Statistics]:
     """Compare one model with the targets of several clients' examples, in batches of all of them laid together."""
     found: dict[str, list[Statistics]] = {name: [] for name in examples}
-    for pieces in in_batches(examples, batch_size):
+    for pieces in batched(examples, batch_size):
         # nothing is copied where a batch is one client's
         x = setup.inputs(torch.cat([piece.x for _, piece in pieces]) if len(pieces) > 1 else pieces[0][1].x)
         output, start = _output(setup, client, x), 0
@@ -68,7 +68,7 @@ def measure_stacked(setup: Setup, clients: Sequence[Client], examples: Examples,
 
     many = vmap(measured, in_dims=(0, None))
     parts = (
-        many(together, _batch(setup, part)) for pieces in in_batches({"": examples}, batch_size) for _, part in pieces
+        many(together, _batch(setup, part)) for pieces in batched({"": examples}, batch_size) for _, part in pieces
     )
     return unstack(_on_cpu(total(parts)), len(clients))
 
@@ -83,7 +83,7 @@ def task_mismatch(setup: Setup, client: Client, examples: Examples) -> str | Non
     return setup.task.mismatch(output, batch)
 
 
-def in_batches(examples: Mapping[str, Examples], rows: int) -> Iterator[list[tuple[str, Examples]]]:
+def batched(examples: Mapping[str, Examples], rows: int) -> Iterator[list[tuple[str, Examples]]]:
     """Lay clients' examples together as batches of `rows`, the last one shorter: the pieces of each, and whose."""
     waiting: list[tuple[str, Examples]] = []
     room = rows

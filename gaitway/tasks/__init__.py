@@ -10,10 +10,9 @@ from gaitway.plugins import EntryTable, PluginError, named_subclass
 from gaitway.tasks.classification import ClassificationTask
 from gaitway.tasks.definition import Answers, Judgement, Quality, TargetKind, TaskDefinition, TaskError
 from gaitway.tasks.masked_reconstruction import MaskedReconstructionTask
-from gaitway.tasks.metric import TRIVIAL, Metric
 from gaitway.tasks.regression import RegressionTask
 from gaitway.tasks.segmentation import SegmentationTask
-from gaitway.tasks.soundness import Soundness
+from gaitway.tasks.soundness import TRIVIAL, Metric, Soundness
 
 __all__ = [
     "DEFAULT_TASK",

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gaitway.tasks.definition import Answers, Arrays, Judgement, TaskDefinition
-from gaitway.tasks.metric import Metric
-from gaitway.tasks.soundness import MIN_EXAMPLES, Soundness
+from gaitway.tasks.soundness import MIN_EXAMPLES, Metric, Soundness
 
 Counts = npt.NDArray[np.int64]
 

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from gaitway.errors import GaitwayError
 from gaitway.python310 import StrEnum
-from gaitway.tasks.metric import Metric
-from gaitway.tasks.soundness import Soundness
+from gaitway.tasks.soundness import Metric, Soundness
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 """A task's statistics of a set of examples, by name; those of two sets add array by array."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gaitway.tasks.definition import Arrays, TargetKind, TaskDefinition
-from gaitway.tasks.metric import Metric
-from gaitway.tasks.soundness import MIN_EXAMPLES, Soundness
+from gaitway.tasks.soundness import MIN_EXAMPLES, Metric, Soundness
 
 METRICS: Mapping[str, Metric] = {
     "mse": Metric("mean squared error", "MSE", higher_is_better=False, is_share=False),

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gaitway.tasks.definition import Answers, Arrays, Judgement, TargetKind, TaskDefinition, TaskError
-from gaitway.tasks.metric import Metric
-from gaitway.tasks.soundness import MIN_EXAMPLES, Soundness
+from gaitway.tasks.soundness import MIN_EXAMPLES, Metric, Soundness
 
 METRICS: Mapping[str, Metric] = {
     "mae": Metric("mean absolute error", "MAE", higher_is_better=False, is_share=False),

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from gaitway.tasks.classification import ClassSoundness, Counts, confusion, most_frequent
 from gaitway.tasks.definition import Answers, Arrays, Judgement, TargetKind, TaskDefinition, TaskError
-from gaitway.tasks.metric import Metric
-from gaitway.tasks.soundness import Soundness
+from gaitway.tasks.soundness import Metric, Soundness
 
 METRICS: Mapping[str, Metric] = {
     "mean_iou": Metric("mIoU", "mIoU"),

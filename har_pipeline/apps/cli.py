@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from gaitway.terminal import Console
+from har_pipeline.apps.export import name_words
 from har_pipeline.apps.reader import AppReader, AppSource
-from har_pipeline.apps.vocabulary import name_words
 
 MAX_SHOWN = 20
 

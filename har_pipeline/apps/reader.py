@@ -16,18 +16,15 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from har_pipeline.apps.export import AppExport, AppTable
+from har_pipeline.apps.export import STOP_WORDS, ActivityWords, AppExport, AppTable
 from har_pipeline.apps.files import FileHead, Inspect, as_file, each_member, read_heads
-from har_pipeline.apps.vocabulary import STOP_WORDS, ActivityWords
 from har_pipeline.description.files import DescribedFile
-from har_pipeline.description.reports import GroupedReport, Report
 from har_pipeline.description.samples import Part
 from har_pipeline.description.sessions import SessionStore
-from har_pipeline.errors import SettingsError, SourceError
-from har_pipeline.origin import Origin
+from har_pipeline.errors import GroupedReport, Report, SettingsError, SourceError
 from har_pipeline.readers.archive import Layout, Source, printable
 from har_pipeline.readers.reader import Clients, Options, ReadRecordings, RecordingReader, chosen
-from har_pipeline.recording import Categorical, Recording, device_of, subject_of
+from har_pipeline.recording import Categorical, Origin, Recording, device_of, subject_of
 
 log = logging.getLogger(__name__)
 

@@ -10,16 +10,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from gaitway.files import write_file
-from gaitway.progress import working
-from gaitway.terminal import Console
+from gaitway.terminal import Console, working
 from har_pipeline.description.files import DescribedFiles, find_files
 from har_pipeline.description.guess.draft import draft
 from har_pipeline.description.inspection import FileReport, covered_s, differences, inspect, odd_words
 from har_pipeline.description.model import Description
 from har_pipeline.errors import SettingsError, SourceError
-from har_pipeline.gravity import MEANINGS
 from har_pipeline.recording import Sensor
 from har_pipeline.signals.directions import Difference
+from har_pipeline.units import MEANINGS
 
 SHOWN_FILES = 20
 SHOWN_PROBLEMS = 5

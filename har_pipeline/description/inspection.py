@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from har_pipeline.description.clocks import TimeSpan, overlaps, restarts
 from har_pipeline.description.files import DescribedFile, DescribedFiles
 from har_pipeline.description.model import Description
-from har_pipeline.description.overlaps import TimeSpan, overlaps, restarts
 from har_pipeline.description.samples import Part, file_parts
 from har_pipeline.errors import PipelineError
 from har_pipeline.recording import Categorical, Recording, Sensor

@@ -22,32 +22,41 @@ from gaitway.plain_text import cleaned
 from gaitway.python310 import tomllib
 from har_pipeline.description.keys import (
     DATE,
+    EXAMPLES,
     GROUPS,
     MAX_NUMBER,
     AccUnit,
     Axes,
     Column,
+    DescriptionPart,
     GyroUnit,
     Matrix,
     Number,
     Pattern,
     RangeUnit,
+    Said,
     Separator,
     TimeUnit,
     Triple,
     Word,
     Words,
+    WordSource,
     column_alone,
     names_alone,
     role_of_group,
     words_by_column,
 )
-from har_pipeline.description.parts import EXAMPLES, DescriptionPart, Said, WordSource
 from har_pipeline.errors import SettingsError
-from har_pipeline.gravity import AccelerationConvention, check_convention, specific_force
 from har_pipeline.recording import UNLABELLED
-from har_pipeline.signals.addition import MAX_GAP_S
-from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
+from har_pipeline.streaming.interpolate import MAX_GAP_S
+from har_pipeline.units import (
+    ACC_UNITS,
+    GYRO_UNITS,
+    TIME_UNITS,
+    AccelerationConvention,
+    check_convention,
+    specific_force,
+)
 
 MAX_DESCRIBED_BYTES = 1 << 20
 JOINED = ("client", "session")

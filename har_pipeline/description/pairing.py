@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from har_pipeline.description.overlaps import RESTART_S
+from har_pipeline.description.clocks import RESTART_S
 from har_pipeline.description.samples import Part
 
 

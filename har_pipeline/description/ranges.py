@@ -58,13 +58,13 @@ class RangesOfOne:
 class KnownRanges:
     """All ranges under a root, by whose they are, in seconds; or, `in_rows`, in samples."""
 
-    said: tuple[str, ...]
+    names: tuple[str, ...]
     in_rows: bool
     by_recording: Mapping[Whose, RangesOfOne]
 
     def of(self, words: Mapping[str, str]) -> RangesOfOne | None:
         """Return the ranges of a recording with these words."""
-        return self.by_recording.get(tuple((name, _plain(words.get(name, ""))) for name in self.said))
+        return self.by_recording.get(tuple((name, _plain(words.get(name, ""))) for name in self.names))
 
 
 def read_ranges(description: Description, ranges: LabelRanges, files: Iterable[DescribedFile]) -> KnownRanges:

@@ -12,11 +12,10 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from gaitway.errors import unknown_class
-from har_pipeline.description.clocks import other_clock, unset_times
+from har_pipeline.description.clocks import RESTART_S, other_clock, restarts, unset_times
 from har_pipeline.description.files import DescribedFile
 from har_pipeline.description.keys import DATE
 from har_pipeline.description.model import Description
-from har_pipeline.description.overlaps import RESTART_S, restarts
 from har_pipeline.description.text import RowBlock, read_blocks
 from har_pipeline.errors import LabelError, SettingsError, SourceError
 from har_pipeline.readers.tables import MIN_ROWS_TO_JUDGE

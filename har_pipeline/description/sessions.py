@@ -20,16 +20,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from har_pipeline.description.clocks import TimeSpan, overlaps, restarts
 from har_pipeline.description.files import DescribedFile, DescribedFiles
 from har_pipeline.description.model import Description
-from har_pipeline.description.overlaps import TimeSpan, overlaps, restarts
 from har_pipeline.description.pairing import Extent, JoinedPieces, Piece, StoredFile, missing_part, paired
-from har_pipeline.description.reports import GroupedReport, Report
 from har_pipeline.description.samples import PARTS, Part, file_parts
-from har_pipeline.errors import LabelError, PipelineError, SourceError
-from har_pipeline.readers.temporary_columns import TemporaryColumns
+from har_pipeline.errors import GroupedReport, LabelError, PipelineError, Report, SourceError
+from har_pipeline.readers.tables import TemporaryColumns
 from har_pipeline.recording import Categorical, Recording, known_numbers
-from har_pipeline.signals.addition import MAX_GAP_S, readings_at
+from har_pipeline.streaming.interpolate import MAX_GAP_S, readings_at
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from har_pipeline.readers import (
     synthetic,
     ucihar,
 )
-from har_pipeline.readers.published import published_reader
+from har_pipeline.readers.described import published_reader
 from har_pipeline.readers.reader import RecordingReader
 
 

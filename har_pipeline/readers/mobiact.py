@@ -30,12 +30,10 @@ import numpy as np
 
 from gaitway.errors import unknown_class
 from har_pipeline.errors import SettingsError, SourceError
-from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Member, Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
-from har_pipeline.readers.tables import read_columns, read_table
-from har_pipeline.readers.temporary_columns import COLUMNS, SampleColumns
-from har_pipeline.recording import UNLABELLED, Recording, Sensor
+from har_pipeline.readers.tables import COLUMNS, SampleColumns, read_columns, read_table
+from har_pipeline.recording import UNLABELLED, Origin, Recording, Sensor
 
 LABELS = (
     *("STD", "WAL", "JOG", "JUM", "STU", "STN", "SCH", "SIT", "CHU", "CSI", "CSO", "LYI"),

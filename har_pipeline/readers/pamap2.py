@@ -23,12 +23,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from har_pipeline.errors import SourceError
-from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Member, Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
-from har_pipeline.readers.tables import read_columns
-from har_pipeline.readers.temporary_columns import SampleColumns, interleave_chunks
-from har_pipeline.recording import Recording, device_of, subject_of
+from har_pipeline.readers.tables import SampleColumns, interleave_chunks, read_columns
+from har_pipeline.recording import Origin, Recording, device_of, subject_of
 
 ACTIVITIES = {
     1: "lying",
@@ -104,9 +102,10 @@ def _sessions(subject: str, stored: SampleColumns[tuple[str, str]], clients: Cli
             if chosen(client, clients):
                 values = rows.values[:, 1 + 6 * unit : 7 + 6 * unit]
                 heart_rate = rows.values[:, 0]
-                yield from interleave_chunks(
-                    client, session, times, values, activity, rows.source, rows.line, heart_rate
+                recording = Recording(
+                    client, session, activity, "acc", times, values, rows.source, rows.line, heart_rate
                 )
+                yield from interleave_chunks(recording)
 
 
 READER = RecordingReader(

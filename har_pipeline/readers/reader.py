@@ -11,12 +11,11 @@ import numpy as np
 
 from gaitway.errors import did_you_mean
 from har_pipeline.errors import SettingsError, SourceError
-from har_pipeline.gravity import AccelerationConvention, specific_force
-from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Source, locate
-from har_pipeline.recording import Recording
+from har_pipeline.recording import Origin, Recording
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.streaming.windows import ClientWindows
+from har_pipeline.units import AccelerationConvention, specific_force
 
 Options = Mapping[str, Any]
 Clients = Collection[str] | None

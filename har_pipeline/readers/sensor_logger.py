@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from har_pipeline.apps.export import AnnotationText, AppExport, AppTable, PartSamples
-from har_pipeline.apps.files import MAX_META_BYTES, FileHead
-from har_pipeline.apps.json_records import json_records
+from har_pipeline.apps.files import MAX_META_BYTES, FileHead, json_records
 from har_pipeline.apps.reader import LABEL_OPTIONS, AppReader
 from har_pipeline.apps.tables import refuse_size, rows_of_words, samples_of, table_head
 from har_pipeline.description.files import DescribedFile

@@ -26,12 +26,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from har_pipeline.errors import SourceError
-from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Member, Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
-from har_pipeline.readers.tables import read_columns
-from har_pipeline.readers.temporary_columns import SampleColumns, interleave_chunks
-from har_pipeline.recording import Recording, device_of, subject_of
+from har_pipeline.readers.tables import SampleColumns, interleave_chunks, read_columns
+from har_pipeline.recording import Origin, Recording, device_of, subject_of
 
 LABELS = ("still", "walking", "run", "bike", "car", "bus", "train", "subway")
 NAMES = np.array(["null", *LABELS])
@@ -89,7 +87,9 @@ def _day(
         raise SourceError(f"{rows.source}: no Label.txt beside it; expected {LAYOUT.expected}")
     label = labels.samples((user, day, ""))
     activity = NAMES[_codes_at(rows.times_s, label.times_s, label.codes)]
-    yield from interleave_chunks(f"{user}_{place}", day, rows.times_s, rows.values, activity, rows.source, rows.line)
+    yield from interleave_chunks(
+        Recording(f"{user}_{place}", day, activity, "acc", rows.times_s, rows.values, rows.source, rows.line)
+    )
 
 
 def _codes_at(times_s: np.ndarray, label_s: np.ndarray, codes: np.ndarray) -> np.ndarray:

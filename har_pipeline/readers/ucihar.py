@@ -18,10 +18,9 @@ from typing import IO
 import numpy as np
 
 from har_pipeline.errors import SettingsError, SourceError
-from har_pipeline.origin import Origin
 from har_pipeline.readers.archive import Layout, Source
 from har_pipeline.readers.reader import Clients, Options, RecordingReader, chosen, require_source
-from har_pipeline.recording import STANDARD_GRAVITY, Recording
+from har_pipeline.recording import STANDARD_GRAVITY, Origin, Recording
 from har_pipeline.streaming.windows import ClientWindows
 
 LABELS = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from har_pipeline.gravity import AccelerationConvention
 from har_pipeline.recording import STANDARD_GRAVITY, Recording
 from har_pipeline.signals.tally import AXES, Tally
+from har_pipeline.units import AccelerationConvention
 
 Severity = Literal["note", "warning", "error"]
 SENSORS = {"acc": "accelerometer", "gyro": "gyroscope"}

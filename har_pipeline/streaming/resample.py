@@ -20,7 +20,7 @@ neighbours: the support is finite, the delay constant, and the result independen
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.polynomial import Chebyshev, Polynomial
@@ -94,26 +94,30 @@ def low_pass_at(times_s: np.ndarray, values: np.ndarray, grid_s: np.ndarray, set
     for start in range(0, len(grid_s), block):
         # The last block begins earlier rather than being a lone grid point.
         part = slice(min(start, len(grid_s) - 2), start + block)
-        weights, index, spare = _weights(times_s, widths, grid_s[part], low[part], count[part], settings, room)
+        reach = _Reach(grid_s[part], low[part], count[part])
+        weights, index, spare = _weights(times_s, widths, reach, settings, room)
         for channel, column in enumerate(columns):
             result[channel, part] = _dot(weights, np.take(column, index, out=spare, mode="clip"))
     return result.T
 
 
+class _Reach(NamedTuple):
+    """Grid points (M,), and of each the first sample in its reach and how many there are."""
+
+    grid_s: np.ndarray
+    low: np.ndarray
+    count: np.ndarray
+
+
 def _weights(
-    times_s: np.ndarray,
-    widths: np.ndarray,
-    grid_s: np.ndarray,
-    low: np.ndarray,
-    count: np.ndarray,
-    settings: PipelineSettings,
-    room: np.ndarray,
+    times_s: np.ndarray, widths: np.ndarray, reach: _Reach, settings: PipelineSettings, room: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return a_i (K, M) of each of M grid points, the index (K, M) of its samples, and room for these.
 
     Beyond `count` samples a_i is zero. All is done in `room` (7, at least K·M): new arrays would cost more than what
     is computed in them.
     """
+    grid_s, low, count = reach
     most, least = int(count.max()), int(count.min())
     shape = (most, len(grid_s))
     u, width, sinc, taper, spare, *whole = (buffer[: most * len(grid_s)].reshape(shape) for buffer in room)

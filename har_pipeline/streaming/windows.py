@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from har_pipeline.errors import PipelineError
-from har_pipeline.origin import Key, Origin
-from har_pipeline.recording import device_of, subject_of
+from har_pipeline.recording import Key, Origin, device_of, subject_of
 from har_pipeline.settings import PipelineSettings
 from har_pipeline.signals.checks import Finding
 from har_pipeline.streaming.sensor_buffer import bandwidth_hz

@@ -14,9 +14,9 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 from gaitway.files import write_file
-from gaitway.progress import ProgressDisplay
+from gaitway.terminal import ProgressDisplay
 from gaitway.window_cache import default_cache_dir
 from sim.cli.command import CacheOption, cli_errors, console, taking
 from sim.cli.sweep import CellDisplay

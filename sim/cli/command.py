@@ -17,9 +17,8 @@ from rich.progress import TimeRemainingColumn as TimeRemaining
 
 from federation.errors import FederationError
 from federation.tasks.task import Task
-from gaitway.exit_codes import ExitCode
-from gaitway.progress import ProgressDisplay
-from gaitway.terminal import Console
+from gaitway.errors import ExitCode
+from gaitway.terminal import Console, ProgressDisplay
 from har_pipeline import PipelineError
 from models.errors import ModelError
 from sim.errors import SimError

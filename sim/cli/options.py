@@ -11,12 +11,13 @@ from pydantic import ValidationError
 
 from federation.errors import FederationError
 from federation.methods import method_from_json, method_to_json
-from federation.plan import DataSpec, ModelSpec, Plan, plan_file
+from federation.plan import DataSpec, ModelSpec, Plan
+from federation.plan.plan import read_plan as plan_in
 from federation.tasks import task_from_json, task_to_json
 from gaitway.errors import first_problem
 from gaitway.input_spec import InputSpec
 from har_pipeline.description.model import read_description
-from har_pipeline.readers.described import NAME as DESCRIBED
+from har_pipeline.readers.described import DESCRIBED
 from models import MODELS
 from sim.data.partitions import partition_from_json, partition_to_json
 from sim.data.sources import check_target, get_source
@@ -158,7 +159,7 @@ def read_plan(path: Path) -> Plan:
         SettingsError: if the file is not there or not a plan, naming the key.
     """
     try:
-        return plan_file.read_plan(path)
+        return plan_in(path)
     except FederationError as error:
         raise SettingsError(str(error)) from error
 

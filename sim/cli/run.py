@@ -15,7 +15,7 @@ from rich.text import Text
 from federation.tasks import TASKS, task_from_json
 from federation.tasks.task import Task
 from gaitway.interrupts import resumable
-from gaitway.progress import ProgressDisplay
+from gaitway.terminal import ProgressDisplay
 from gaitway.window_cache import default_cache_dir
 from models.registry import starting_from_published
 from sim.cli.command import CACHE_HELP, bar, cli_errors, console, round_line, taking

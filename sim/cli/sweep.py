@@ -15,10 +15,9 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 from gaitway.interrupts import resumable
-from gaitway.progress import ProgressDisplay
-from gaitway.terminal import Console
+from gaitway.terminal import Console, ProgressDisplay
 from sim.cli.command import taking
 from sim.errors import SettingsError, SimError
 from sim.scores.records import Selection

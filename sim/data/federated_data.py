@@ -13,7 +13,7 @@ from torch import Tensor
 
 from federation.records import Examples
 from federation.tasks.task import Task
-from federation.training.pixels import Moments
+from federation.training.forward import Moments
 from federation.training.window_changes import ChannelScale
 from gaitway.input_spec import Fit
 from har_pipeline import ChannelStatistics

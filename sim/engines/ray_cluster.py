@@ -24,7 +24,7 @@ from torch import Tensor
 from federation.records import Client
 from federation.records.tree import flatten, map_tree
 from federation.training.local_round import LocalRound
-from gaitway.extras import install_command
+from gaitway.own_packages import install_command
 from sim.engines.processes import longest_first
 from sim.engines.serial import ClientJob, trained
 from sim.errors import EngineError

@@ -16,9 +16,8 @@ from federation.method import Method
 from federation.plan import ModelSpec
 from federation.records import Client
 from federation.tasks.task import Task
-from federation.training.forward import initial_client, initial_model, network
+from federation.training.forward import Moments, initial_client, initial_model, network
 from federation.training.local_round import Setup
-from federation.training.pixels import Moments
 from federation.training.window_changes import ChannelScale
 from gaitway.input_spec import InputSpec
 from models.mae import with_decoder

@@ -20,7 +20,7 @@ from federation.records import Batch, ClassStats, Client, Examples, Forward, Ten
 from federation.seeds import generator
 from federation.tasks.task import Task
 from federation.training.client_round import STATS_NUMBERS
-from federation.training.pixels import Moments, network_input
+from federation.training.forward import Moments, network_input
 from federation.training.prediction import answer
 from sim.rounds.simulation import Simulation
 from sim.scores.diagnostics import aggregate_margin, rounded

@@ -9,9 +9,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from federation.aggregation.kept_contributions import KeptContributions
-from federation.aggregation.present_sums import CombinedSums, combined, needs_all
-from federation.aggregation.screening import NormHistory, Screening, UpdateClaim, cap_examples, screen, shortfall
+from federation.aggregation.present_sums import CombinedSums, KeptContributions, combined, needs_all
+from federation.aggregation.screening import (
+    NormHistory,
+    Screening,
+    UpdateClaim,
+    cap_examples,
+    change_norms,
+    screen,
+    shortfall,
+)
 from federation.errors import RoundError
 from federation.method import Method, SumMethod
 from federation.plan import RoundSettings
@@ -19,7 +26,6 @@ from federation.privacy.differential_privacy import aggregated
 from federation.protocol.messages import Precision
 from federation.records import Tensors, Tree, Update, UploadGroup
 from federation.records.tree import leaves, map_tree
-from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.server_round import (
     Action,
     Aggregated,
@@ -27,6 +33,7 @@ from federation.rounds.server_round import (
     DeadlinePassed,
     DeviceLost,
     Event,
+    InMemoryRound,
     Opened,
     RoundPhase,
     UpdateArrived,
@@ -39,7 +46,6 @@ from federation.training.client_round import steps_of
 from federation.training.local_round import LocalRound, Setup
 from federation.wire import uploads
 from federation.wire.schema import schema_of
-from federation.wire.update_norms import change_norms
 from sim.attacks import Attack
 from sim.engines import ClientJob, Engine
 from sim.engines.client_store import LazySequence, Result

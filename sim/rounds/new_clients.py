@@ -16,7 +16,7 @@ from federation.aggregation.ridge_numpy import FAR, FeatureMoments, FixedSums, f
 from federation.method import SumMethod
 from federation.methods.fedavg import FedAvg
 from federation.records import Broadcast, Client
-from federation.serving.heads import SHARED, head_without_labels
+from federation.rounds.serving import SHARED_HEAD, head_without_labels
 from federation.tasks.task import Statistics, Task
 from federation.training.prediction import answer
 from models.har_features import gravity_columns, mean_gravity
@@ -126,14 +126,14 @@ class _Scorer:
             return {SERVED: self._measured(ClientModel(setup, served), client)}
         heads = method.serving_models(served if shots else method.refresh(served, broadcast))
         plain = replace(setup, method=FedAvg())  # each head is a network that predicts by itself
-        names = heads if shots else [head for head in heads if head.startswith(SHARED)]
+        names = heads if shots else [head for head in heads if head.startswith(SHARED_HEAD)]
         scores = {head: self._measured(ClientModel(plain, heads[head]), client) for head in names}
         if shots:
             return {SERVED: self._measured(ClientModel(setup, served), client), **scores}
         is_far = self._is_far(name, client)
         self.far.setdefault(way, []).append(is_far)
         joined = scores[head_without_labels(names, is_far)]
-        adapted = self._adapted(method, name, heads[SHARED], client, is_far)
+        adapted = self._adapted(method, name, heads[SHARED_HEAD], client, is_far)
         self.adapted.setdefault(way, []).append(adapted is not None)
         collected = joined if adapted is None else self._measured(ClientModel(plain, adapted), client)
         return {SERVED: joined, COLLECTED: collected, **scores}

@@ -21,11 +21,9 @@ from federation.plan import SecureSettings
 from federation.privacy.discrete_gaussian import noisy_clients
 from federation.records import Client, Tree, Update
 from federation.secure_sums import server
-from federation.secure_sums.events import SumDevice, VectorReady
 from federation.secure_sums.in_memory import InMemorySum, added
-from federation.secure_sums.membership import membership
-from federation.secure_sums.messages import SumRequest
-from federation.secure_sums.neighbours import groups_of
+from federation.secure_sums.membership import groups_of, membership
+from federation.secure_sums.messages import SumDevice, SumRequest, VectorReady
 from federation.secure_sums.server import ServerStage
 from federation.secure_sums.summation import (
     SumLayout,

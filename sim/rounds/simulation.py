@@ -13,18 +13,17 @@ import numpy as np
 import torch
 
 from federation import wire
-from federation.aggregation.kept_contributions import KeptContributions
+from federation.aggregation.present_sums import KeptContributions
 from federation.aggregation.screening import NormHistory, Screening
 from federation.method import trains
 from federation.plan import RoundSettings
 from federation.privacy.accounting import epsilon_of_epochs, epsilon_of_rounds
-from federation.privacy.correlated_noise import put_together, taken_apart
+from federation.privacy.differential_privacy import put_together, taken_apart
 from federation.privacy.example_level import epochs_of
 from federation.records import Client, Examples, Tensors, Tree
 from federation.records.tree import flatten
-from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.progress import Progress, is_to_suspend, refused_updates
-from federation.rounds.server_round import Round, RoundPhase, resting_rounds
+from federation.rounds.server_round import InMemoryRound, Round, RoundPhase, resting_rounds
 from federation.tasks.task import Statistics, Task
 from federation.training.local_round import LocalRound, Setup
 from sim.attacks import Attack

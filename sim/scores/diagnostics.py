@@ -33,7 +33,7 @@ from federation.method import Method, Weights
 from federation.methods.fedali import LOCAL
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Tensors, Tree, Update
-from federation.records.linear_head import check_dense
+from federation.records.head import check_dense
 from federation.training.prediction import answer
 from gaitway.tasks import TargetKind
 from sim.scores.evaluation import ClientModel

@@ -19,7 +19,7 @@ from aggregator_api.auth.open_streams import StreamAccess
 from aggregator_api.auth.signing import Signer
 from aggregator_api.core.settings import Settings
 from aggregator_api.devices.presence import PresenceCheck
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.api.middleware.authentication import AuthMiddleware
 from aggregator_api.http.app import create_app
 from aggregator_api.operations.leadership import SoleLeadership

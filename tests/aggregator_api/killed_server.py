@@ -28,7 +28,7 @@ from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.storage import continuous_sums
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db.models import ContributionRow
-from aggregator_api.storage.fsck_result import Severity
+from aggregator_api.storage.findings import Severity
 from federation import wire
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import continuous_plan, sums_parcel, withdrawal_parcel

@@ -11,7 +11,7 @@ import torch
 
 from edge_agent.machine.commands import StartJob
 from edge_agent.machine.events import Kind
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.training.job import Job, JobEnded, JobLine, TrainingProcess, make_job
 from export.program.exporter import export_program, federation_of
 from federation import wire

@@ -13,9 +13,9 @@ import psutil
 
 from edge_agent.config.settings import ConditionsSection, TrainingSection
 from edge_agent.machine.events import Announced, Connected, Invited
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import StateStore
-from edge_agent.supervisor.conditions.policy import Conditions
+from edge_agent.supervisor.conditions.watcher import Conditions
 from edge_agent.supervisor.drivers import Message, open_drivers
 from edge_agent.supervisor.status import describe_device
 from edge_agent.supervisor.supervisor import Supervisor

@@ -28,8 +28,8 @@ from edge_agent.machine.events import (
 )
 from edge_agent.machine.state import Contribution
 from edge_agent.serving.model_registry import ModelRegistry
-from edge_agent.storage.files import sha256_of
-from edge_agent.storage.participation import CONTRIBUTION
+from edge_agent.storage.consent import CONTRIBUTION
+from edge_agent.storage.data_folder import sha256_of
 from edge_agent.storage.state_store import RELEASE_REPORT, StateStore
 from edge_agent.supervisor.persistence import begin_epoch, load_agent, save_round
 from edge_agent.supervisor.status import describe_device

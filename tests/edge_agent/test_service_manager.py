@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config.settings import BrokerSection
-from edge_agent.supervisor import service_manager
-from edge_agent.supervisor.drivers import Mailbox, open_drivers
-from edge_agent.supervisor.service_manager import ServiceManager
+from edge_agent.supervisor import drivers
+from edge_agent.supervisor.drivers import Mailbox, ServiceManager, open_drivers
 from edge_agent.supervisor.supervisor import Supervisor
 from tests.edge_agent.factories import make_config
 
@@ -62,7 +61,7 @@ def test_it_says_that_it_is_alive_three_times_per_interval(
     systemd: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(service_manager.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(drivers.time, "monotonic", lambda: clock[0])
     manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "60000000"})
     for clock[0] in (1000.0, 1019.0, 1020.0, 1021.0, 1040.0):
         manager.alive("idle")

@@ -24,7 +24,7 @@ from edge_agent.__main__ import app
 from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Announced, Connected, Invited
 from edge_agent.machine.state import identity
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.drivers import Message, open_drivers
 from edge_agent.supervisor.persistence import save_round

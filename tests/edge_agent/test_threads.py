@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from edge_agent.config.brokers import BrokerSection
 from edge_agent.config.settings import ConditionsSection
-from edge_agent.config.training import BrokerSection
 from edge_agent.http_server import BoundedServer
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import BlobFailed, CollectingPaused, CollectingResumed, DataReady, Disconnected

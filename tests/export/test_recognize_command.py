@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from export.__main__ import app
-from gaitway.extras import install_command
+from gaitway.own_packages import install_command
 from tests.export.test_recognizer import rotation
 from tests.export.test_runtime import model_bytes
 

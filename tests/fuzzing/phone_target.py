@@ -16,8 +16,7 @@ from typing import Any
 
 from edge_agent.config.sensors import PhoneSection, SensorsSection
 from edge_agent.sensors.collector import Collector
-from edge_agent.sensors.sensor_logger.http import PATH, Listener
-from edge_agent.sensors.sensor_logger.inbox import PhoneInbox, Vocabulary
+from edge_agent.sensors.sensor_logger.inbox import PATH, Listener, PhoneInbox, Vocabulary
 from edge_agent.sensors.sensor_logger.stream import MAX_WAITING, PhoneStream
 from tests.edge_agent.factories import make_config, make_plan
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, LABELS, annotation, entries, messages, walk

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 import numpy as np
 from gaitway.tasks.classification import ClassificationTask
-from gaitway.tasks.metric import Metric
+from gaitway.tasks.soundness import Metric
 
 @dataclass(frozen=True, kw_only=True)
 class Falls(ClassificationTask):

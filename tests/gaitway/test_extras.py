@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gaitway import extras
+from gaitway import own_packages
 
 
 class Noted:
@@ -36,13 +36,13 @@ class Noted:
 def test_the_command_names_where_gaitway_came_from(
     said: dict[str, Any] | str | None, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "distribution", lambda _: Noted(said))
-    assert extras.install_command("sim") == command
+    monkeypatch.setattr(own_packages, "distribution", lambda _: Noted(said))
+    assert own_packages.install_command("sim") == command
 
 
 def test_a_checkout_that_was_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(extras, "distribution", missing)
-    assert extras.install_command("edge") == "pip install 'gaitway[edge]'"
+    monkeypatch.setattr(own_packages, "distribution", missing)
+    assert own_packages.install_command("edge") == "pip install 'gaitway[edge]'"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gaitway.__main__ import PROGRAMS
-from gaitway.exit_codes import ExitCode
+from gaitway.errors import ExitCode
 
 CTRL_C = "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
 """A module that is interrupted while it is imported."""

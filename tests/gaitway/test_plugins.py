@@ -17,8 +17,8 @@ from federation.errors import SettingsError
 from federation.methods import METHODS, method_from_json
 from federation.plan import live_incompatibility, with_packages
 from gaitway import plugins
-from gaitway.plugin_list import main as list_plugins
 from gaitway.plugins import GROUPS, PluginError
+from gaitway.plugins import main as list_plugins
 from har_pipeline.errors import SettingsError as PipelineSettingsError
 from har_pipeline.preparation import reader_of
 from models import build

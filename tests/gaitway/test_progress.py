@@ -7,14 +7,13 @@ import time
 
 import pytest
 
-from gaitway.progress import ProgressDisplay, working
-from gaitway.terminal import Console
+from gaitway.terminal import Console, ProgressDisplay, working
 
 
 @pytest.fixture
 def piped(monkeypatch: pytest.MonkeyPatch) -> Console:
     """A console whose output goes into a file."""
-    monkeypatch.setattr("gaitway.progress.LINE_EVERY_S", 0.02)
+    monkeypatch.setattr("gaitway.terminal.LINE_EVERY_S", 0.02)
     return Console(file=io.StringIO(), width=80)
 
 

@@ -21,7 +21,7 @@ from tests.gaitway.conftest import Install, task_modules
 READER = """
 import numpy as np
 from har_pipeline import Recording
-from har_pipeline.origin import Origin
+from har_pipeline.recording import Origin
 from har_pipeline.readers.reader import RecordingReader
 
 LABELS = ("rest", "stride")

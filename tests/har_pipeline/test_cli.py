@@ -9,7 +9,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from gaitway.extras import install_command
+from gaitway.own_packages import install_command
 from har_pipeline import dataset_names
 from har_pipeline.cli import app
 from tests.har_pipeline import layouts

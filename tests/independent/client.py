@@ -1,4 +1,4 @@
-"""A device that is written from docs/protocol.md, docs/rest.md and docs/messages.schema.json alone.
+"""A device that is written from docs/protocol.md, docs/rest.md and docs/asyncapi.json alone.
 
 It imports nothing of Gaitway's, so that a change that only our own ends survive is noticed. It speaks HTTP, learns
 nothing, and adds fixed numbers to the model instead.
@@ -23,7 +23,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 MARK = b"gaitway-signed/1"
-SCHEMAS = json.loads((Path(__file__).parents[2] / "docs" / "messages.schema.json").read_text())
+PROTOCOL = json.loads((Path(__file__).parents[2] / "docs" / "asyncapi.json").read_text())
 BLOCK = 256
 """Numbers that share a scale in int8; smaller tensors travel as they are."""
 Tensors = dict[str, np.ndarray]
@@ -31,7 +31,7 @@ Tensors = dict[str, np.ndarray]
 
 def valid(kind: str, message: dict[str, Any]) -> dict[str, Any]:
     """Return a message that its published schema allows."""
-    jsonschema.validate(message, {"$ref": f"#/$defs/{kind}", "$defs": SCHEMAS["$defs"]})
+    jsonschema.Draft7Validator({**PROTOCOL, "$ref": f"#/components/schemas/{kind}"}).validate(message)
     return message
 
 

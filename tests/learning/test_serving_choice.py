@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from federation.aggregation.averaging import midway
 from federation.records import Client, Examples
-from federation.serving.midway import midway
-from federation.serving.preference import MIDWAY, PERSONAL, SHARED, Evidence, Rival, expected_gains, likeliest
+from federation.rounds.serving import MIDWAY, PERSONAL, SHARED, Evidence, Rival, expected_gains, likeliest
 from federation.training.prediction import predict
 from gaitway.tasks.classification import confusion, scores_of
 from sim.data.federated_data import FederatedData

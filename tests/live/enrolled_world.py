@@ -17,12 +17,12 @@ from sqlalchemy.orm import Session
 from aggregator_api.core.settings import load
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.federations import service
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime
 from aggregator_api.storage.db.models import DeviceRow, FederationRow
+from edge_agent.config.brokers import BrokerSection
 from edge_agent.config.settings import Config, ServerSection
-from edge_agent.config.training import BrokerSection
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.drivers import Mailbox, open_drivers
 from edge_agent.supervisor.status import describe_device

@@ -231,14 +231,16 @@ class Fleet:
         latest = max(self.listing("/v1/federations/live/models"), key=lambda model: int(model["version"]))
         return wire.decode(self.blob(latest["sha256"]), limit_bytes=1 << 24)
 
-    def wait_for(self, condition: Callable[[], bool], failure: str, *, within_s: float = PATIENCE_S) -> None:
+    def wait_for(
+        self, condition: Callable[[], bool], failure: str, *, within_s: float = PATIENCE_S, every_s: float = 0.1
+    ) -> None:
         """Ask until a condition holds; on failure show what every program said last."""
         deadline = time.monotonic() + within_s
         while not condition():
             if time.monotonic() > deadline:
                 logs = "\n".join(one.said() for one in (self.broker, self.server, *self.devices.values()))
                 pytest.fail(f"{failure}\n{logs}")
-            time.sleep(0.1)
+            time.sleep(every_s)
 
 
 @contextmanager

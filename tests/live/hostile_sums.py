@@ -12,8 +12,7 @@ from edge_agent.storage.credentials import device_key
 from edge_agent.supervisor import secure_sum
 from federation.protocol.messages import SumPart
 from federation.protocol.signing import unwrap, wrap
-from federation.secure_sums.events import ToServer
-from federation.secure_sums.messages import EncryptedShares, MaskedVector, digest, read, written
+from federation.secure_sums.messages import EncryptedShares, MaskedVector, ToServer, digest, read, written
 from federation.secure_sums.uploads import PARTS, packed, unpacked
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel

@@ -20,7 +20,7 @@ from edge_agent.config.settings import (
 from edge_agent.machine.commands import StartJob
 from edge_agent.machine.events import DataReady, Event
 from edge_agent.sensors import open_source
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.persistence import forget_update, load_agent, save_round
 from edge_agent.training import trainer

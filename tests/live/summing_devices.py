@@ -17,7 +17,7 @@ from sqlalchemy import select
 from aggregator_api.rounds.announcements import invitations
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, RoundRow, SecureSumRow
 from edge_agent.storage.credentials import device_key, manifest_signer
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor import secure_sum
 from edge_agent.supervisor.persistence import forget_update

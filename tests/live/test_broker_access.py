@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -23,7 +24,7 @@ from typer.testing import CliRunner
 from aggregator_api.cli.app import app as cli
 from aggregator_api.core.errors import BrokerError
 from aggregator_api.core.settings import BrokerAccess, Settings, sqlite_url
-from aggregator_api.devices.accounts import BrokerAccounts, username
+from aggregator_api.devices.service import BrokerAccounts, username
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.audit import Filters
 from aggregator_api.storage.db.database import Database
@@ -31,8 +32,8 @@ from aggregator_api.transport.mqtt.client import secure
 from aggregator_api.transport.mqtt.embedded_broker import BrokerThread, LocalAccounts
 from aggregator_api.transport.mqtt.mosquitto import roles, rotation
 from aggregator_api.transport.mqtt.mosquitto.dynamic_security import DynamicSecurity
+from edge_agent.config.brokers import BrokerSection
 from edge_agent.config.settings import ServerSection
-from edge_agent.config.training import BrokerSection
 from edge_agent.transport.enrolment import Applicant, enrol
 from federation.protocol import topics
 from tests.aggregator_api.bench import wait_for
@@ -404,7 +405,9 @@ def test_a_stranger_does_not_end_the_session_of_a_device(either: AnyBroker, clea
         assert not device.gone.is_set()
 
 
-def test_a_device_that_enrols_uses_the_embedded_broker_and_comes_back_after_a_restart(tmp_path: Path) -> None:
+def test_a_device_comes_back_after_the_embedded_broker_and_is_out_once_a_command_revokes_it(
+    tmp_path: Path,
+) -> None:
     mqtt, port, data = free_port(), free_port(), tmp_path / "data"
     serve = ["serve", "--embedded-broker", "--broker-port", str(mqtt), "--port", str(port), "--data-dir", str(data)]
     command = ["env", "GAITWAY_ADMISSION=enrolled", sys.executable, "-m", "aggregator_api", *serve]
@@ -441,5 +444,12 @@ def test_a_device_that_enrols_uses_the_embedded_broker_and_comes_back_after_a_re
             until(lambda: not device.connected)
             server.start()
             until(lambda: device.connected, server.said())
+            revoke = [sys.executable, "-m", "aggregator_api", "devices", "revoke", "--federation", "demo", DEVICE]
+            subprocess.run([*revoke, "--data-dir", str(data)], check=True, capture_output=True)
+            revoked_at = time.monotonic()
+            until(lambda: not device.connected, server.said())
+            assert time.monotonic() - revoked_at < PATIENCE_S
+            time.sleep(2.0)  # it tries to come back, and to claim a new account
+            assert not device.connected
     finally:
         server.stop()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.devices.clones import CloneDetector, CloneVerdict
+from aggregator_api.devices.presence import CloneDetector, CloneVerdict
 from aggregator_api.federations import service
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.storage.participation import participation, take_part, withdraw
+from edge_agent.storage.consent import participation, take_part, withdraw
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.persistence import load_contribution
 from tests.live.fleet import Fleet, embedded

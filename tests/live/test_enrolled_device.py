@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from aggregator_api.devices.accounts import username
+from aggregator_api.devices.service import username
 from aggregator_api.transport.mqtt.mosquitto.certificates import make_authority
-from edge_agent.config.training import BrokerPlace
+from edge_agent.config.brokers import BrokerPlace
 from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Connected, Disconnected
 from edge_agent.storage.credentials import Login, read_credentials

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edge_agent.config.training import BrokerPlace
+from edge_agent.config.brokers import BrokerPlace
 from edge_agent.errors import TrustError
 from edge_agent.machine.events import Acknowledged, Announced, Connected, Invited, MessageRejected
 from edge_agent.storage.credentials import manifest_signer

@@ -14,7 +14,7 @@ from federation.errors import SettingsError
 from federation.methods import method_from_json
 from federation.plan import Plan, SecureSettings
 from federation.secure_sums.live import check_live
-from federation.secure_sums.neighbours import groups_of
+from federation.secure_sums.membership import groups_of
 from federation.secure_sums.summation import next_state
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.live.summing_devices import SummingDevice, layout_of, pass_stage, stage_of

@@ -6,13 +6,14 @@ The server is the real one, and devices are the agent's own half of the protocol
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sqlalchemy import select
 
+from aggregator_api.devices import masked_contributions
 from aggregator_api.storage.db.models import DeviceRow, EventRow, FederationRow, RoundRow, SecureSumRow
 from federation import wire
 from federation.plan import Plan, SecureSettings
@@ -191,12 +192,11 @@ class HonestSumsDevice(Participant, SumsDevice):
     """One of the others."""
 
 
-def test_whole_sums_that_are_impossible_are_divided_and_what_is_published_is_of_the_honest_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def summing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Bench, dict[str, SumsDevice]]]:
+    """Six honest devices of a continuous federation, and a liar."""
     monkeypatch.setattr("aggregator_api.federations.exports.onnx", lambda made: b"onnx")
     server = Bench(tmp_path / "server", whole_sums_plan())
-    initial = server.state()
     devices: dict[str, SumsDevice] = {name: HonestSumsDevice(tmp_path, name) for name in "abcdef"}
     liar = HostileSumsDevice(tmp_path, LIAR)
     liar.lies("vector", adding({0: 1 << 50}, bits=64))
@@ -204,24 +204,101 @@ def test_whole_sums_that_are_impossible_are_divided_and_what_is_published_is_of_
     for number, one in enumerate(devices.values()):
         one.enrol(server)
         one.has(number + 1)
+    yield server, devices
+    server.stop()
+
+
+def play_sums(server: Bench, devices: dict[str, SumsDevice], number: int) -> tuple[list[str], str]:
+    """Play a round of whole sums to its end; return whom it invited, and how it ended."""
+    # a continuous federation announces the number of its next round before that round is opened
+    wait_for(lambda: has_opened(server, number))
+    names = invited(server, number)
+    for name in names:
+        devices[name].begin_sums(server, number)
+    return names, carried_out(server, dict(devices), number)
+
+
+def test_whole_sums_that_are_impossible_are_divided_and_what_is_published_is_of_the_honest_alone(
+    summing: tuple[Bench, dict[str, SumsDevice]],
+) -> None:
+    server, devices = summing
+    initial = server.state()
     say_all(server, devices.values())
-    groups, ends = [], []
-    for number in (1, 2, 3):
-        # a continuous federation announces the number of its next round before that round is opened
-        wait_for(lambda number=number: has_opened(server, number))
-        groups.append(invited(server, number))
-        for name in groups[-1]:
-            devices[name].begin_sums(server, number)
-        ends.append(carried_out(server, dict(devices), number))
+    played = [play_sums(server, devices, number) for number in (1, 2, 3)]
+    groups = [names for names, _ in played]
     assert groups[0] == sorted(devices)
     assert sorted(groups[1] + groups[2]) == groups[0]  # disjoint, and nobody lacks
     assert min(len(group) for group in groups) >= 3
-    assert ends == ["failed" if LIAR in group else "published" for group in groups]
+    assert [end for _, end in played] == ["failed" if LIAR in group else "published" for group in groups]
     (honest,) = [group for group in groups if LIAR not in group]
     data = server.state()
     opened = in_the_open(server, initial, {name: devices[name].seed or 0 for name in honest})
     assert_same(wire.decode(data, limit_bytes=len(data)), opened, "of the group that is possible")
-    assert sorted(suspended(server)) == sorted(set(devices) - set(honest))
-    assert "not used, and to add them to another one could show them" in row_of(server, LIAR).suspension_reason
+    assert sitting_out(server) == sorted(set(devices) - set(honest))
+    assert suspended(server) == []
+    assert "until their sums have changed" in details(server, "round.retried")[-1]
     assert status(server) == "running"
-    server.stop()
+    server.as_inbox(server.runtime.coordinator.tick)
+    assert not has_opened(server, 4)  # what was seen is not added again, and nobody else has changed
+
+
+def test_the_honest_devices_of_an_impossible_sum_return_with_other_sums_and_only_the_liar_is_suspended(
+    summing: tuple[Bench, dict[str, SumsDevice]],
+) -> None:
+    server, devices = summing
+    honest = sorted(set(devices) - {LIAR})
+    say_all(server, devices.values())
+    number, ends = 0, list[str]()
+    while sitting_out(server) == []:
+        number += 1
+        ends.append(play_sums(server, devices, number)[1])
+    while len(ends) < 3:
+        ends.append(play_sums(server, devices, number := number + 1)[1])
+
+    for name in honest:
+        devices[name].has(100 + number)
+    say_all(server, devices.values())
+    names, end = play_sums(server, devices, number := number + 1)
+    assert (names, end) == (honest, "published")  # the liar alone has the sums that were seen
+
+    while not suspended(server):
+        assert number < 60
+        if not has_opened(server, number + 1):
+            for name in devices:
+                devices[name].has(200 + number)
+            say_all(server, devices.values())
+        names, end = play_sums(server, devices, number := number + 1)
+        assert (end == "failed") == (LIAR in names)
+        assert len(names) >= 3
+        assert status(server) == "running"
+    assert suspended(server) == [LIAR]
+
+
+def test_keys_of_sums_that_were_seen_are_refused_whatever_its_status_said(
+    summing: tuple[Bench, dict[str, SumsDevice]],
+) -> None:
+    server, devices = summing
+    say_all(server, devices.values())
+    for number in (1, 2, 3):
+        play_sums(server, devices, number)
+    before = sitting_out(server)
+    (innocent, *_) = set(before) - {LIAR}
+    seen = devices[innocent].seed
+    devices[innocent].has(99)  # so it says, and adds the same once more
+    for name in set(devices) - set(before):
+        devices[name].has(300 + (devices[name].seed or 0))
+    say_all(server, devices.values())
+    wait_for(lambda: has_opened(server, 4))
+    assert innocent in invited(server, 4)
+    devices[innocent].has(seen)
+    devices[innocent].begin_sums(server, 4)
+    devices[innocent].send(server)
+    assert "aren't added again" in devices[innocent].answers[-1].reason
+    assert suspended(server) == []
+
+
+def sitting_out(server: Bench) -> list[str]:
+    with server.runtime.database.read() as session:
+        federation = session.scalars(select(FederationRow)).one()
+        out = masked_contributions.sitting_out(session, federation)
+        return sorted(session.scalars(select(DeviceRow.name).where(DeviceRow.id.in_(out))))

@@ -26,7 +26,7 @@ from federation.protocol.messages import read as read_message
 from federation.protocol.signing import Kind, unwrap, wrap
 from federation.secure_sums import client, membership
 from federation.secure_sums.client import ClientState
-from federation.secure_sums.events import FromServer, ServerMessage, ToServer, VectorReady
+from federation.secure_sums.messages import FromServer, ServerMessage, ToServer, VectorReady
 from federation.secure_sums.summation import SumLayout
 from federation.secure_sums.uploads import PARTS, packed
 from tests.aggregator_api.bench import Bench, wait_for

@@ -13,12 +13,12 @@ from sqlalchemy import select
 
 from aggregator_api.core.errors import NotFoundError, UnprocessableError
 from aggregator_api.federations import exports
-from aggregator_api.federations.requests import NewFederation, VersionReference
+from aggregator_api.federations.service import NewFederation, VersionReference
 from aggregator_api.rounds.announcements import announcement
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import EventRow
 from edge_agent.machine.commands import StartJob
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training import trainer
 from edge_agent.training.job import CLIENT_STATE, make_job

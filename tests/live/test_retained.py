@@ -16,7 +16,7 @@ from sqlalchemy import select
 from aggregator_api import runtime as server_runtime
 from aggregator_api.core.settings import BrokerAccess
 from aggregator_api.devices import presence
-from aggregator_api.devices.accounts import username
+from aggregator_api.devices.service import username
 from aggregator_api.storage.db.models import EventRow
 from aggregator_api.storage.db.repositories import find_device, find_federation
 from aggregator_api.transport.mqtt.client import secure

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from aggregator_api.auth import api_keys
 from aggregator_api.cli.app import app as cli
-from aggregator_api.devices.accounts import username
+from aggregator_api.devices.service import username
 from aggregator_api.federations import service
 from aggregator_api.storage.db import repositories
 from aggregator_api.transport.mqtt.mosquitto import certificates

@@ -29,8 +29,8 @@ from edge_agent.supervisor.persistence import begin_epoch
 from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan, SecureSettings
+from federation.rounds.gains import added
 from federation.secure_sums.summation import next_state
-from federation.serving.gains import added
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import tiny_plan
 from tests.live.summing_devices import SummingDevice, invited_to, layout_of, pass_stage, stage_of

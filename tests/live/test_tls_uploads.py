@@ -13,8 +13,8 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from aggregator_api.devices.accounts import username
-from edge_agent.config.training import BrokerPlace
+from aggregator_api.devices.service import username
+from edge_agent.config.brokers import BrokerPlace
 from edge_agent.machine.events import Connected, Disconnected
 from edge_agent.storage.credentials import Login
 from edge_agent.transport.link import LinkEvent, MessageDelivered

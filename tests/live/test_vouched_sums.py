@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from aggregator_api.cli.vouch import app as vouch_app
+from aggregator_api.cli.keys import vouch_app
 from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.devices import vouching
 from aggregator_api.devices.vouching import VoucherFile, import_vouchers
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, RoundRow
-from edge_agent.storage.vouching import REVOKED, keep_revoked, keep_voucher, voucher_check
+from edge_agent.storage.credentials import REVOKED, keep_revoked, keep_voucher, voucher_check
 from edge_agent.supervisor import secure_sum
 from federation.plan import Plan
 from federation.secure_sums.vouching import revoke, vouch

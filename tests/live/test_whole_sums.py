@@ -17,7 +17,7 @@ from sqlalchemy import select
 from aggregator_api.core.settings import Settings
 from aggregator_api.maintenance import fsck
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, MaskedContributionRow, ModelVersionRow, RoundRow
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.supervisor import secure_sum
 from federation import wire
 from federation.methods import method_from_json

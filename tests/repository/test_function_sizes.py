@@ -19,7 +19,7 @@ OPTIONS = frozenset(
     {
         "aggregator_api/cli/audit.py:export_entries",
         "aggregator_api/cli/broker.py:broker_config",
-        "edge_agent/cli/label.py:label",
+        "edge_agent/cli/windows.py:label",
         "edge_agent/cli/windows.py:windows",
         "export/__main__.py:recognize",
         "har_pipeline/cli.py:prepare_command",

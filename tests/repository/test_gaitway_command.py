@@ -14,7 +14,7 @@ import typer
 
 from gaitway import __main__ as command
 from gaitway.__main__ import PROGRAMS, help_text, main
-from gaitway.extras import install_command
+from gaitway.own_packages import install_command
 from tests.repository.imports import PACKAGES, REPOSITORY
 
 

@@ -14,26 +14,20 @@ TRAINER = ("federation.training.local_round", "federation.training.client_round"
 
 EVERYWHERE = (
     "gaitway.errors",
-    "gaitway.extras",
-    "gaitway.exit_codes",
+    "gaitway.own_packages",
     "gaitway.files",
     "gaitway.input_spec",
     "gaitway.interrupts",
     "gaitway.images",
-    "gaitway.label_text",
-    "gaitway.logs",
-    "gaitway.own_packages",
     "gaitway.plain_text",
+    "gaitway.logs",
     "gaitway.plugins",
-    "gaitway.private_files",
-    "gaitway.progress",
+    "gaitway.terminal",
     "gaitway.python310",
     "gaitway.secret_fields",
     "gaitway.strict_numbers",
     "gaitway.tasks",
-    "gaitway.terminal",
     "gaitway.threads",
-    "gaitway.toml_text",
     "gaitway.window_cache",
 )
 """For every package: the root of errors, the atomic write, what a network takes, images, text and numbers from
@@ -92,7 +86,7 @@ TABLE = {
     "phone.generate": Rule(
         (
             *("export.program", "federation.plan", "federation.protocol.messages", "phone"),
-            *("federation.secure_sums.messages", "federation.secure_sums.phones", "federation.serving.gains"),
+            *("federation.secure_sums.messages", "federation.secure_sums.live", "federation.rounds.gains"),
         ),
         ("pydantic",),
     ),
@@ -290,8 +284,7 @@ VALIDATES = "pydantic validates what comes from outside"
 ARRAYS = "arrays for scores, plots and windows"
 ALSO_OUTSIDE = {
     "gaitway.tasks": {"numpy": ARRAYS},
-    "gaitway.terminal": {"rich": "tables and colours"},
-    "gaitway.progress": {"rich": "progress bars"},
+    "gaitway.terminal": {"rich": "tables, colours and progress bars"},
     "gaitway.completion": {"typer": "what shells ask is answered by typer"},
     "gaitway.images": {"numpy": ARRAYS, "PIL": "JPEG and PNG files"},
     "federation": {"pydantic": VALIDATES, "zstandard": "the wire offers zstd"},
@@ -328,32 +321,34 @@ ALSO_OUTSIDE = {
     "aggregator_api.transport.mqtt.embedded_broker": {"amqtt": "the embedded broker of the demo and the tests"},
     "aggregator_api.operations.metrics": {"prometheus_client": "figures in Prometheus's format"},
     "aggregator_api.http.api.routes.health": {"prometheus_client": "the format's media type"},
-    "aggregator_api.operations.timings": {"prometheus_client": "histograms"},
+    "aggregator_api.operations.counts": {"prometheus_client": "histograms"},
     "aggregator_api.storage.db.database": {"psycopg": "how text is written for PostgreSQL, where that is the database"},
     "aggregator_api.rounds.updates.contract": {"torch": "dtypes and shapes of what an update must hold"},
     "aggregator_api.http.api.federation_comparison": {"scipy": "quantiles of Student's t"},
     "aggregator_api.rounds.aggregation": {"numpy": "the generator of secret noise"},
     "aggregator_api.rounds.updates.anomaly": {"torch": "counts that an update holds as tensors"},
-    "aggregator_api.cli.keys": {"typer": "the commands `keys` and `tokens`"},
     "aggregator_api.cli.devices": {"typer": "the commands `devices`"},
-    "aggregator_api.devices.bulk": {"segno": "QR codes"},
+    "aggregator_api.devices.enrolment_tokens": {"segno": "QR codes"},
     "aggregator_api.http.web.pages": {
         "jinja2": "the pages' templates",
         "markupsafe": "what is no longer to be escaped",
     },
     "aggregator_api.http.web.routes.enrolment": {"segno": "QR codes", "markupsafe": "a code's drawing"},
-    "aggregator_api.cli.retention": {"typer": "the commands `retention`, `versions`, …"},
+    "aggregator_api.cli.storage": {"typer": "the commands `retention`, `versions`, …"},
     "aggregator_api.cli.rollouts": {"typer": "the commands `rollouts`"},
     "aggregator_api.cli.session": {"typer": "what the commands share", "rich": "their errors and tables"},
     "aggregator_api.cli.audit": {"typer": "the commands `audit`"},
-    "aggregator_api.cli.vouch": {"typer": "the commands `vouch`", "cryptography": "the key that vouches for devices"},
-    "aggregator_api.operations.expiry": {
+    "aggregator_api.cli.keys": {
+        "typer": "the commands `keys`, `tokens` and `vouch`",
+        "cryptography": "the key that vouches for devices",
+    },
+    "aggregator_api.operations.health": {
         "cryptography": "when certificates end",
         "prometheus_client": "gauges that are read at each scrape",
     },
-    "aggregator_api.auth.server_identity": {"cryptography": "ed25519"},
+    "aggregator_api.auth.signing": {"cryptography": "ed25519"},
     "aggregator_api.federations.initial_state": {"torch": "the initial model"},
-    "aggregator_api.federations.initial_weights": {"torch": "the weights that it starts from"},
+    "aggregator_api.federations.checkpoints": {"torch": "the weights that it starts from"},
     "aggregator_api.storage.continuous_sums": {"torch": "sums are tensors", "numpy": "a secure sum is whole numbers"},
     "aggregator_api.runtime": {"torch": "threads of the aggregation"},
     "aggregator_api.rounds.aggregation_worker": {"torch": "threads of the aggregation"},
@@ -386,7 +381,7 @@ ALSO_OURS = {
         for name in ("devices", "rollouts")
     },
     "aggregator_api.transport.mqtt.mosquitto.dynamic_security": {
-        "aggregator_api.devices.accounts": "what enrolment needs of a broker, done by this one"
+        "aggregator_api.devices.service": "what enrolment needs of a broker, done by this one"
     },
     "aggregator_api.http.api.dependencies": {
         "aggregator_api.runtime": "it hands the running server's parts to the routes"
@@ -394,13 +389,13 @@ ALSO_OURS = {
     "aggregator_api.maintenance.revocations": {
         "aggregator_api.devices.service": "a device is revoked after a restore as it was before",
         "aggregator_api.devices.contributions": "and what it withdrew is taken out again",
-        "aggregator_api.maintenance.retention.rows": "and deleted likewise",
+        "aggregator_api.maintenance.retention": "and deleted likewise",
     },
-    "aggregator_api.maintenance.fsck": {"aggregator_api.auth.server_identity": "whether the server's key can be read"},
+    "aggregator_api.maintenance.fsck": {"aggregator_api.auth.signing": "whether the server's key can be read"},
     "aggregator_api.maintenance.backup": {"aggregator_api.auth.api_keys": "the operator's key is a part of it"},
     "aggregator_api.federations.exports": {"har_pipeline": "the input of an exported model, where one is made"},
     "aggregator_api.http.web.phone": {"phone": "the files that it serves"},
-    "federation.secure_sums.phones": {"federation.methods": "which of all methods a phone has summands of"},
+    "federation.secure_sums.live": {"federation.methods": "which of all methods a phone has summands of"},
 }
 COMMAND_LINES = ("typer", "rich")  # in the modules and folders of these names, in every package
 COMMAND_LINE_MODULES = ("__main__", "cli")
@@ -462,8 +457,8 @@ def test_every_package_was_read(name: str) -> None:
         ("edge_agent.supervisor.supervisor", "from export import to_onnx"),
         ("edge_agent.machine.rounds", "from edge_agent.storage.state_store import StateStore"),
         ("edge_agent.machine.rounds", "import numpy"),
-        ("edge_agent.sensors.csv", "from edge_agent.transport.mqtt import Broker"),
-        ("edge_agent.sensors.csv", "from edge_agent.supervisor.supervisor import Supervisor"),
+        ("edge_agent.sensors.files", "from edge_agent.transport.mqtt import Broker"),
+        ("edge_agent.sensors.files", "from edge_agent.supervisor.supervisor import Supervisor"),
         ("edge_agent.storage.labels", "from edge_agent.serving.model_registry import ModelRegistry"),
         ("aggregator_api.federations.service", "from federation.training import local_round"),
         ("aggregator_api.federations.service", "from federation.training.client_round import train_one"),
@@ -474,7 +469,7 @@ def test_every_package_was_read(name: str) -> None:
         ("aggregator_api.http.api.routes.models", "from aggregator_api.runtime import Runtime"),
         ("aggregator_api.federations.service", "from aggregator_api.http.api.schemas.resources import Page"),
         ("aggregator_api.storage.db.models", "from aggregator_api.rounds import coordinator"),
-        ("aggregator_api.devices.tags", "from aggregator_api import app"),
+        ("aggregator_api.devices.service", "from aggregator_api import app"),
         ("sim.engine", "from fastapi import FastAPI"),
         ("sim.engines.serial", "from sim.rounds.simulation import Simulation"),
         ("sim.data.selection", "from sim.reports.report import write_report"),

@@ -72,7 +72,7 @@ def test_a_server_and_a_device_on_one_machine_ask_for_the_same_versions() -> Non
     assert "torch" not in server.keys() | device.keys()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("cyclonedx_py") is None, reason="`make sbom` installs cyclonedx-bom")
+@pytest.mark.skipif(importlib.util.find_spec("cyclonedx_py") is None, reason="`make dist` installs cyclonedx-bom")
 def test_the_bill_of_materials_names_every_locked_package(tmp_path: Path) -> None:
     words = [sys.executable, str(REPOSITORY / "deploy" / "sbom.py"), "--out", str(tmp_path)]
     subprocess.run(words, check=True, capture_output=True)  # it validates them
@@ -81,3 +81,10 @@ def test_the_bill_of_materials_names_every_locked_package(tmp_path: Path) -> Non
         assert bill["bomFormat"] == "CycloneDX"
         named = {canonicalize_name(one["name"]): Version(one["version"]) for one in bill["components"]}
         assert named.keys() == locked(name).keys()
+        assert all(one["licenses"] for one in bill["components"])
+
+
+def test_the_license_of_every_locked_package_is_known() -> None:
+    known = json.loads((LOCKS / "licenses.json").read_text())
+    assert known.keys() == locked("server", "device", "torch").keys(), "run `make lock`"
+    assert {name for name, words in known.items() if not words} == set()

@@ -19,11 +19,11 @@ MAY_SAY_IT = {
     "edge_agent.teaching": "lessons of motion",
     "edge_agent.serving.heads": "heads that know no axes",
     "edge_agent.page.timeline_html": "a day's movement",
-    "edge_agent.serving.minute_log": "a minute's movement",
+    "edge_agent.serving.classifier": "a minute's movement",
     "edge_agent.storage.timeline": "a day's movement",
     "edge_agent.training.orientation": "how the device lies",
     "edge_agent.training.sums_runtime": "how the device lies",
-    "federation.serving.heads": "heads that know no axes",
+    "federation.rounds.serving": "heads that know no axes",
     "federation.training.window_changes": "changes windows of motion",
 }
 AGNOSTIC = ("aggregator_api", "federation", "edge_agent")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.distribution import BUILD, DistributionError, build
+from deploy.distribution import BUILD, DistributionError, absolute_links, build
 from tests.repository.imports import PACKAGES, REPOSITORY
 
 RUNTIME = "vendor/ort/ort-wasm-simd-threaded.wasm"
@@ -56,6 +58,26 @@ def test_the_wheel_holds_every_tracked_file_of_its_packages(made: dict[str, Path
     tracked = subprocess.run(listed, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
     assert set(tracked) - names == set()
     assert not any("vendor" in name for name in names)
+
+
+@pytest.mark.ci
+def test_the_npm_package_holds_the_phones_modules_and_needs_nothing_but_onnx_runtime(made: dict[str, Path]) -> None:
+    with tarfile.open(made["gaitway.tgz"]) as archive:
+        names = {name.removeprefix("package/") for name in archive.getnames()}
+        file = archive.extractfile("package/package.json")
+        assert file is not None
+        about = json.load(file)
+    listed = ["git", "ls-files", "--", "phone/app/*.js"]
+    tracked = subprocess.run(listed, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
+    assert {name.removeprefix("phone/") for name in tracked} == names - {"package.json", "LICENSE"}
+    assert set(about["dependencies"]) == {"onnxruntime-web"}
+
+
+def test_readmes_links_lead_to_the_repository() -> None:
+    text = absolute_links((REPOSITORY / "README.md").read_text(), "https://host/files/", "https://host/raw/")
+    targets = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    assert len(targets) > 10
+    assert [target for target in targets if not target.startswith("https://")] == []
 
 
 @pytest.mark.ci

@@ -1,6 +1,6 @@
-"""Write the samples of a version: `python -m tests.samples.make --version 0.3.0`, once, by the version's own code.
+"""Write the samples of a version: `python -m tests.samples.make --version 0.4.0`, once, by the version's own code.
 
-A version that is there is left alone, as its files are what users have. Until it is released (its tag `v0.3.0` is
+A version that is there is left alone, as its files are what users have. Until it is released (its tag `v0.4.0` is
 made) `--replace` writes them anew. Recordings are generated, networks tiny, keys made up, clocks stand still: two runs
 on one machine write the same bytes.
 """

@@ -41,9 +41,13 @@ def write(out: Path) -> None:
     from tests.samples.make import dump
 
     (out / "messages").mkdir()
+    unset: dict[type, set[str]] = {}
+    for sample in samples().values():
+        names = set(left_unset(sample.message))
+        unset[type(sample.message)] = unset.get(type(sample.message), names) & names
+    if never := {kind.__name__: sorted(names) for kind, names in unset.items() if names}:
+        raise ValueError(f"these fields are not set, so nothing would notice their loss: {never}")
     for name, sample in samples().items():
-        if unset := left_unset(sample.message):
-            raise ValueError(f"{name}: these fields are not set, so nothing would notice their loss: {unset}")
         body = messages.write(sample.message)
         if sample.kind is not None:
             key = DEVICE_KEY if sample.kind is signing.Kind.UPDATE else SERVER_KEY

@@ -16,9 +16,8 @@ from federation.methods import method_from_json
 from federation.plan import Augmentation, ModelSpec, RoundSettings, TrainingConfig
 from federation.records import Client, Examples
 from federation.tasks.segmentation import Segmentation
-from federation.training.forward import initial_client, initial_model, network
+from federation.training.forward import Moments, initial_client, initial_model, network
 from federation.training.local_round import LocalRound, Setup
-from federation.training.pixels import Moments
 from sim.cli.app import app
 from sim.engines import ClientJob, Engine, Processes, Serial, Stacked
 from sim.reports.repeat import repeat_command

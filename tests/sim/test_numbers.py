@@ -98,7 +98,7 @@ def test_what_was_learnt_is_exported_and_says_numbers(exported: Exported) -> Non
 @pytest.mark.ci
 def test_a_recording_becomes_a_time_line_of_numbers(exported: Exported) -> None:
     recognizer = Recognizer(Session.load(exported.file))
-    lines, rows = Timeline((NAME,), each=False, as_json=False), Timeline((NAME,), each=False, as_json=True)
+    lines, rows = Timeline((NAME,), per_window=False, as_json=False), Timeline((NAME,), per_window=False, as_json=True)
     said, records = [], []
     for part in recordings("synthetic", None, options={"subjects": 1, "phones": 1, "minutes": 1.0}):
         push = recognizer.push_acc if part.sensor == "acc" else recognizer.push_gyro

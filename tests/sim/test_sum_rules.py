@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from federation.aggregation import ridge
-from federation.aggregation.ridge_bounds import implausibility
+from federation.aggregation.ridge import implausibility
 from federation.records import Update
 from federation.tasks.task import LabelledFeatures
 from sim.attacks import REPEATED, Attack

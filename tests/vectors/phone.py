@@ -118,24 +118,28 @@ def _sums() -> Iterator[dict[str, Any]]:
     yield _sums_case("numbers beyond the clip", 9 * random.standard_normal((9, 3)), [0, 1, 1] * 3, 2)
     half = (np.arange(12).reshape(4, 3) + 0.5) / 4096
     yield _sums_case("halves of a step are rounded to the even number", half, [0, 1, 0, 1], 2)
-    large = np.full((40_000, 2), 4.0)
-    yield _sums_case("sums that 32 bits do not hold are cut off there", large, [0] * 40_000, 1)
+    # the sum over classes of 8² √260 2¹⁵ is above 2³¹ − 1
+    largest = np.full((64, 2), 8.0)
+    yield _sums_case("sums that 32 bits do not hold are cut off there", largest, list(range(64)), 64, 8.0, repeats=260)
     yield _sums_case("as large as har_cnn's", np.maximum(random.standard_normal((40, 192)), 0), [0, 5, 2, 2] * 10, 6)
 
 
-def _sums_case(name: str, embeddings: np.ndarray, labels: list[int], classes: int) -> dict[str, Any]:
+def _sums_case(
+    name: str, embeddings: np.ndarray, labels: list[int], classes: int, clip: float = CLIP, repeats: int = 1
+) -> dict[str, Any]:
+    """Describe the sums of `repeats` copies of the same windows."""
     embeddings = embeddings.astype(np.float32)
-    sums = travelling(sums_of(embeddings, np.array(labels), classes, CLIP))
+    copies = np.tile(embeddings, (repeats, 1)), np.tile(labels, repeats)
+    sums = travelling(sums_of(*copies, classes, clip))
     tree = {name: torch.from_numpy(part) for name, part in sums._asdict().items()}
-    repeats = len(embeddings) > 1000  # all are the first one then
     return {
         "name": name,
-        "clip": CLIP,
+        "clip": clip,
         "dimensions": embeddings.shape[1],
         "classes": classes,
-        "repeats": len(embeddings) if repeats else 1,
-        "embeddings": packed(embeddings[:1] if repeats else embeddings),
-        "labels": labels[:1] if repeats else labels,
+        "repeats": repeats,
+        "embeddings": packed(embeddings),
+        "labels": labels,
         "upload": base64.b64encode(wire.encode(tree)).decode(),
     }
 

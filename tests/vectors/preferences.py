@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from federation.serving.preference import (
+from federation.rounds.serving import (
     SHARED,
     Evidence,
     GainSums,

@@ -29,8 +29,8 @@ from federation.plan import SecureSettings
 from federation.records import Tree, Update
 from federation.records.tree import flatten
 from federation.secure_sums import server
-from federation.secure_sums.events import ServerMessage, ToDevice, ToServer, VectorReady
-from federation.secure_sums.neighbours import degree_for, neighbours_of
+from federation.secure_sums.membership import degree_for, neighbours_of
+from federation.secure_sums.messages import ServerMessage, ToDevice, ToServer, VectorReady
 from federation.secure_sums.server import ServerStage
 from federation.secure_sums.summation import Segment, SumLayout, encoded, gain_segments, scale
 from tests.federation.secure_sums.small_sums import LAYOUT, Network, identity, request

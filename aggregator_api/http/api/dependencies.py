@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.auth.server_identity import Identity
+from aggregator_api.auth.signing import Identity
 from aggregator_api.core.errors import NotFoundError, UnprocessableError
 from aggregator_api.devices.enrolment import EnrolmentService
 from aggregator_api.devices.service import DeviceService
@@ -24,13 +24,13 @@ from aggregator_api.federations.changes import AliasService, SettingsService
 from aggregator_api.federations.checkpoints import CheckpointService
 from aggregator_api.federations.service import FederationService
 from aggregator_api.http.api.queries import PageParams
-from aggregator_api.maintenance.retention.deletion import DeletionService
+from aggregator_api.maintenance.deletion import DeletionService
 from aggregator_api.operations.health import Readiness
 from aggregator_api.rollouts.service import RolloutService
 from aggregator_api.runtime import Runtime
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.broadcasts import Downloads
 from aggregator_api.storage.db.database import Database
-from aggregator_api.storage.downloads import Downloads
 from aggregator_api.transport.device_http.messages import DeviceMessages
 from gaitway.plain_text import checked, checked_values
 
@@ -103,7 +103,7 @@ def _query_parameters(route: APIRoute, method: str) -> frozenset[str]:
     if key not in _QUERY_PARAMETERS:
         operations = get_openapi(title="", version="", routes=[route])["paths"].get(route.path_format, {})
         described = operations.get(method.lower(), {}).get("parameters", [])
-        _QUERY_PARAMETERS[key] = frozenset(each["name"] for each in described if each["in"] == "query")
+        _QUERY_PARAMETERS[key] = frozenset(parameter["name"] for parameter in described if parameter["in"] == "query")
     return _QUERY_PARAMETERS[key]
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 
 from aggregator_api.http.api.queries import PageParams, columns, update_view
 from aggregator_api.http.api.schemas import resources
-from aggregator_api.rollouts.adoptions import metric_in
+from aggregator_api.rollouts.scores import metric_in
 from aggregator_api.storage.db.models import (
     AdoptionRow,
     DeviceRow,

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.devices import contributions, masked_contributions, plan_refusals, silence, suspension
+from aggregator_api.devices import contributions, masked_contributions, presence, suspension
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, ParticipationRow, RoundRow
 from federation.methods import is_continuous
 from federation.plan import Plan
-from federation.rounds.server_round import ClientStatus, RoundPhase, needed_devices, resting_rounds
+from federation.rounds.server_round import ClientStatus, RoundPhase, resting_rounds
 
 AT_WORK = ("training", "uploading")
 TRAINS, IDLE = "It trains", "Why it does not take part"
@@ -108,6 +108,8 @@ def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> 
 def _in_masked_sum(session: Session, device: DeviceRow) -> str:
     """Say whether the newest sum has a device; with what, only the device knows."""
     row = masked_contributions.find(session, device)
+    if row is not None and row.seen and row.seen == row.reported:
+        return "It sits out until its sums change: they are in a sum that was impossible, and aren't added again."
     if row is None or row.version is None:
         return f"The newest version's sum doesn't have it{_detail_suffix(device)}."
     others = "" if row.reported == row.sequence else ", and it would add other sums by now"
@@ -132,19 +134,19 @@ def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRo
 def waiting_for(session: Session, federation: FederationRow) -> str:
     """Say what a running federation in rounds waits for while none is open."""
     plan = Plan.model_validate(federation.plan)
-    rounds, signing, needed = plan.rounds, plan.secure.is_on, needed_devices(plan)
+    rounds, signing, needed = plan.rounds, plan.secure.is_on, suspension.needed_devices(session, federation, plan)
     able = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing)
     rest = resting_rounds(rounds)
     ready = repositories.count_online(session, federation, rounds.cohort_tags, signing=signing, resting=rest)
     groups = f" in the groups {', '.join(rounds.cohort_tags)}" if rounds.cohort_tags else ""
-    if able < needed == 1 and not plan_refusals.counts(session, federation):
+    if able < needed == 1 and not suspension.counts(session, federation):
         return f"No round is open: a round needs a device{groups}, and none is online."
-    silent = silence.count_left_out(session, federation, time.time())
+    silent = presence.count_left_out(session, federation, time.time())
     if ready < needed or silent:
         out = suspension.count_suspended(session, federation)
         but = f"; {out:,} device{' is' if out == 1 else 's are'} suspended" if out else ""
-        if refusals := plan_refusals.counts(session, federation):
-            but += f"; {plan_refusals.describe_refusals(refusals)}"
+        if refusals := suspension.counts(session, federation):
+            but += f"; {suspension.describe_refusals(refusals)}"
         if silent:
             but += f"; {silent:,} {'is' if silent == 1 else 'are'} left out for a while, having missed rounds"
         if resting := able - ready:

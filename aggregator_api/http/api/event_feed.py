@@ -24,7 +24,7 @@ from aggregator_api.http.api.coalescing import Coalescing
 from aggregator_api.http.api.queries import PageParams
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
-from aggregator_api.storage.db.failure_log import failures
+from aggregator_api.storage.outages import failures
 from gaitway.threads import supervised_task
 
 Found = TypeVar("Found")
@@ -72,7 +72,7 @@ class EventFeed:
                     found = await self._page(name, last)
                     if found:
                         last = found[-1].id
-                        yield b"".join(each.text for each in found)
+                        yield b"".join(event.text for event in found)
                     elif found is not None and started:
                         last = max(last, floor)  # what lay between was deleted
                     else:
@@ -161,11 +161,11 @@ class EventFeed:
             events = queries.events(session, row, PageParams(last, BATCH)).items if known else []
         return [
             ServerSentEvent(
-                each.id,
-                f"id: {each.id}\nevent: {each.kind}\ndata: {each.model_dump_json()}\n\n".encode(),
-                each.kind.partition(".")[0],
+                event.id,
+                f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n".encode(),
+                event.kind.partition(".")[0],
             )
-            for each in events
+            for event in events
         ]
 
     def _newest(self, name: str) -> int:
@@ -198,7 +198,7 @@ class _Journal:
         """Take what was read, and wake every stream."""
         if found:
             self._recent.extend(found)
-            self._batch_after, self._batch = self.newest, b"".join(each.text for each in found)
+            self._batch_after, self._batch = self.newest, b"".join(event.text for event in found)
             self.newest = found[-1].id
             while len(self._recent) > RECENT:
                 self.floor = self._recent.popleft().id
@@ -219,15 +219,15 @@ class _Journal:
             return b""
         if last == self._batch_after:
             return self._batch
-        return b"".join(each.text for each in self._recent if each.id > last)
+        return b"".join(event.text for event in self._recent if event.id > last)
 
     def subjects_after(self, last: int) -> set[str]:
         """Return what the events after `last` were about, as far as they are remembered."""
         found = set()
-        for each in reversed(self._recent):
-            if each.id <= last:
+        for event in reversed(self._recent):
+            if event.id <= last:
                 break
-            found.add(each.subject)
+            found.add(event.subject)
         return found
 
     async def grows(self, within_s: float) -> bool:

@@ -73,8 +73,8 @@ def compared(row: FederationRow, scores: dict[int, RoundScore]) -> ComparedFeder
 def paired(session: Session, row: FederationRow, number: int, other: FederationRow, base: int) -> PairedDifference:
     """Pair what devices measured in a round of a federation with what they measured in a round of another."""
     name, metric = metric_of(Plan.model_validate(row.plan))
-    mine, theirs = (_by_device(session, *which, f"{name}_after") for which in ((row, number), (other, base)))
-    gains = [metric.gain(mine[device], theirs[device]) for device in sorted(mine.keys() & theirs.keys())]
+    own, theirs = (_by_device(session, *which, f"{name}_after") for which in ((row, number), (other, base)))
+    gains = [metric.gain(own[device], theirs[device]) for device in sorted(own.keys() & theirs.keys())]
     mean, half = (fmean(gains) if gains else None), None
     if len(gains) >= MIN_PAIRS:
         half = _student(len(gains) - 1) * stdev(gains) / math.sqrt(len(gains))

@@ -8,8 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from aggregator_api.auth.declared_routes import declared_routes
-from aggregator_api.auth.scopes import Access
+from aggregator_api.auth.scopes import Access, declared_routes
 from aggregator_api.http.api.middleware.problems import responses
 from aggregator_api.http.api.schemas.resources import Problem
 

@@ -10,10 +10,10 @@ from sqlalchemy import BindParameter, Select, bindparam, func, inspect, select, 
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api.core.errors import NotFoundError
-from aggregator_api.devices import contributions, masked_contributions, plan_refusals
+from aggregator_api.devices import contributions, masked_contributions, suspension
 from aggregator_api.http.api.schemas import resources
 from aggregator_api.http.api.schemas.credentials import Key, Token
-from aggregator_api.rollouts import adoptions
+from aggregator_api.rollouts import scores as version_scores
 from aggregator_api.rounds.updates.screening import EXCLUDED
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db.audit import Filters, select_entries
@@ -36,7 +36,7 @@ from aggregator_api.storage.db.models import (
 from federation.methods import is_continuous
 from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest, VersionScore
-from federation.rounds import publication
+from federation.rounds import progress
 from federation.rounds.server_round import ClientStatus
 
 Row = TypeVar("Row")
@@ -73,7 +73,7 @@ def federation(session: Session, row: FederationRow) -> resources.FederationDeta
             "round_phase": now.RoundRow.phase if now.RoundRow else None,
             "devices": now.devices,
             "devices_online": now.online,
-            "plan_refusals": plan_refusals.counts(session, row) if now.refusing else [],
+            "plan_refusals": suspension.counts(session, row) if now.refusing else [],
             "model": _versions(session, row, [now.ModelVersionRow])[0],
             "feature_model": _pointer_to(row.feature_model_sha256, row.feature_model_size),
             "program": {
@@ -92,12 +92,12 @@ def _continuous(session: Session, row: FederationRow) -> resources.ContinuousSta
     plan = Plan.model_validate(row.plan)
     if plan.secure.is_on:
         online = repositories.could_train(row, plan.rounds.cohort_tags, signing=True, at=time.time())
-        here = masked_contributions.counts_online(session, row, online)
-        return resources.ContinuousState(devices=here.devices, changes_waiting=here.changed, next_version_at=None)
+        counts = masked_contributions.counts_online(session, row, online)
+        return resources.ContinuousState(devices=counts.devices, changes_waiting=counts.changed, next_version_at=None)
     found = contributions.counts(session, row)
     at = None
     if row.status == "running":
-        at = publication.due_at(plan.publication, contributions.waiting(found), found.last)
+        at = progress.publication_due_at(plan.publication, contributions.waiting(found), found.last)
     return resources.ContinuousState(devices=found.devices, changes_waiting=found.waiting, next_version_at=at)
 
 
@@ -107,19 +107,19 @@ def _pointer_to(sha256: str | None, size: int | None) -> dict[str, Any] | None:
 
 def _detail() -> Select[Any]:
     """Select all that a federation's description needs of the moment, with one statement: it is asked for most."""
-    here: BindParameter[int] = bindparam("federation")
-    counted = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == here)
+    federation_id: BindParameter[int] = bindparam("federation")
+    counted = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == federation_id)
     able = (DeviceRow.state.not_in(repositories.OFFLINE_STATES), DeviceRow.suspended_at.is_(None))
     online, refusing = counted.where(*able, DeviceRow.plan_refusal == ""), counted.where(DeviceRow.plan_refusal != "")
-    last = select(func.max(RoundRow.number)).where(RoundRow.federation_id == here)
-    published = select(func.max(ModelVersionRow.version)).where(ModelVersionRow.federation_id == here)
+    last = select(func.max(RoundRow.number)).where(RoundRow.federation_id == federation_id)
+    published = select(func.max(ModelVersionRow.version)).where(ModelVersionRow.federation_id == federation_id)
     figures = {"devices": counted, "online": online, "refusing": refusing, "last": last, "published": published}
     labelled = (figure.scalar_subquery().label(name) for name, figure in figures.items())
     query = select(EpochRow, ModelVersionRow, RoundRow, *labelled)
     query = query.select_from(ModelAliasRow).join(ModelVersionRow, ModelVersionRow.id == ModelAliasRow.version_id)
-    is_open = (RoundRow.federation_id == here) & RoundRow.phase.not_in(repositories.ENDED)
+    is_open = (RoundRow.federation_id == federation_id) & RoundRow.phase.not_in(repositories.ENDED)
     query = query.join(EpochRow, true()).outerjoin(RoundRow, is_open)
-    return query.where(ModelAliasRow.federation_id == here, ModelAliasRow.alias == "latest")
+    return query.where(ModelAliasRow.federation_id == federation_id, ModelAliasRow.alias == "latest")
 
 
 _DETAIL = _detail()
@@ -210,11 +210,11 @@ def devices(
         query = query.where(DeviceRow.name.startswith(prefix, autoescape=True))
     query = query.where(DeviceRow.id > page.cursor).order_by(DeviceRow.id).limit(page.limit + 1)
     found = session.execute(query).mappings().all()
-    tags: dict[int, list[str]] = {each["id"]: [] for each in found[: page.limit]}
+    tags: dict[int, list[str]] = {device["id"]: [] for device in found[: page.limit]}
     named = select(DeviceTagRow.device_id, DeviceTagRow.tag).where(DeviceTagRow.device_id.in_(tags))
     for device, name in session.execute(named.order_by(DeviceTagRow.tag)):
         tags[device].append(name)
-    items = [resources.Device(**each, tags=tags[each["id"]]) for each in found[: page.limit]]
+    items = [resources.Device(**device, tags=tags[device["id"]]) for device in found[: page.limit]]
     return resources.Page(items=items, next_cursor=items[-1].id if len(found) > page.limit else None)
 
 
@@ -343,7 +343,7 @@ def _versions(
     aliases: dict[int, list[str]] = {}
     for version, alias in session.execute(named.order_by(ModelAliasRow.alias)):
         aliases.setdefault(version, []).append(alias)
-    scores = adoptions.scores_of(session, federation, ids)
+    scores = version_scores.scores_of(session, federation, ids)
     return [
         resources.ModelVersion.model_validate(
             {

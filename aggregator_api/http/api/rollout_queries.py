@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.http.api.queries import PageParams, columns, paginate
 from aggregator_api.http.api.schemas.resources import Page
 from aggregator_api.http.api.schemas.rollouts import AnswerName, RolloutDetail, RolloutDevice, RolloutView
-from aggregator_api.rollouts.adoptions import metric_in
+from aggregator_api.rollouts.scores import metric_in
 from aggregator_api.storage.db.models import FederationRow, RolloutDeviceRow, RolloutRow
 from federation.plan import RolloutSettings
 from federation.rounds.rollout import AdoptionAnswer

@@ -68,14 +68,14 @@ def difference(
     if old is not None and old.id == new.id:
         old = None
     sources = [_source(session, federation, row) for row in (new, old) if row is not None]
-    mine, other = sources[0], sources[1] if len(sources) > 1 else None
+    source, other = sources[0], sources[1] if len(sources) > 1 else None
     old_id = None if old is None else old.id
     return VersionDifference(
-        mine,
+        source,
         other,
         measures.compare(session, federation, new.id, old_id),
         measures.compare_by_device(session, federation, new.id, old_id, MAX_PAIRS),
-        _classes(Plan.model_validate(federation.plan), mine.score, other.score if other else None),
+        _classes(Plan.model_validate(federation.plan), source.score, other.score if other else None),
         _changes(session, federation, new, old),
     )
 
@@ -95,10 +95,10 @@ def _source(session: Session, federation: FederationRow, row: ModelVersionRow) -
 
 
 def _classes(plan: Plan, new: RoundScore | None, old: RoundScore | None) -> list[ClassPair]:
-    mine, others = (score.classes if score else () for score in (new, old))
+    new_classes, old_classes = (score.classes if score else () for score in (new, old))
     pairs = []
     for k, label in enumerate(plan.labels):
-        score, other = (one[k] if k < len(one) else None for one in (mine, others))
+        score, other = (scores[k] if k < len(scores) else None for scores in (new_classes, old_classes))
         if score is not None or other is not None:
             pairs.append(ClassPair(label, score, other))
     return pairs

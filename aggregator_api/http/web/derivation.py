@@ -9,8 +9,8 @@ from aggregator_api.http.web.presets import EMPTY
 from federation.methods import METHODS
 from federation.plan import Plan
 from gaitway.input_spec import InputSpec, LowPass
+from gaitway.plain_text import toml_tables
 from gaitway.tasks import DEFAULT_TASK
-from gaitway.toml_text import toml_tables
 
 if TYPE_CHECKING:
     from models.checkpoint import CheckpointInfo

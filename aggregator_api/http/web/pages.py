@@ -21,7 +21,7 @@ from aggregator_api.auth.api_keys import Caller
 from aggregator_api.http.web.files import url_of
 from aggregator_api.http.web.terms import TERMS, term_label
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 MIN_TIME_S = 1_000_000_000

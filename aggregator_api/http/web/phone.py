@@ -56,7 +56,7 @@ def files() -> dict[str, Path]:
 
 def _installed_runtime() -> dict[str, Path]:
     wheel = find_spec("gaitway_phone")
-    folders = [] if wheel is None else [Path(one, "ort") for one in wheel.submodule_search_locations or ()]
+    folders = [] if wheel is None else [Path(location, "ort") for location in wheel.submodule_search_locations or ()]
     return {f"vendor/ort/{path.name}": path for folder in folders for path in folder.glob("*") if path.suffix in TYPES}
 
 
@@ -128,13 +128,13 @@ def _filled(request: Request, name: str) -> Response:
 @cache
 def filled_page(name: str) -> str:
     """Write the version, and which files there are, into the page or its worker."""
-    modules = (each for each in files() if each.endswith(".js") and each != WORKER and not each.startswith(LATER))
+    modules = (file for file in files() if file.endswith(".js") and file != WORKER and not file.startswith(LATER))
     says = {
-        "<!-- modules -->": "\n".join(f'<link rel="modulepreload" href="./{each}">' for each in modules),
+        "<!-- modules -->": "\n".join(f'<link rel="modulepreload" href="./{file}">' for file in modules),
         '"./': f'"./{version()}/',  # from the page on, so that a proxy may serve it below a path
         "__VERSION__": version(),
         "__RUNTIME__": "yes" if RUNTIME in files() else "no",
-        '"__FILES__"': json.dumps({each: found for each, found in hashes().items() if each not in (INDEX, WORKER)}),
+        '"__FILES__"': json.dumps({file: digest for file, digest in hashes().items() if file not in (INDEX, WORKER)}),
     }
     text = files()[name].read_text()
     for mark, value in says.items():

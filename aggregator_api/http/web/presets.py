@@ -9,14 +9,16 @@ from federation.plan import Normalization
 
 RELEASES: dict[str, tuple[str, dict[str, object]]] = {
     **{
-        name: (f"in waves, by itself: {one.label}", release_settings("automatic", name))
-        for name, one in SCHEDULES.items()
+        name: (f"in waves, by itself: {schedule.label}", release_settings("automatic", name))
+        for name, schedule in SCHEDULES.items()
     },
     "manual": ("in waves, when an operator rolls a version out", release_settings("manual")),
     "off": ("each device uses what it trained itself, and in the end the last version", release_settings("off")),
 }
 """How models reach devices: the words of the choice, and a plan's `rollout`."""
-NORMALIZATIONS = tuple(one for one in get_args(Normalization) if one != "pooled")  # which only a simulation can
+NORMALIZATIONS = tuple(
+    choice for choice in get_args(Normalization) if choice != "pooled"
+)  # which only a simulation can
 
 ACTIVITIES = "sitting\nstanding\nwalking\nclimbingup\nclimbingdown\nrunning"
 """What most data sets of phones have in common."""

@@ -61,7 +61,7 @@ def own_url(settings: Settings) -> str | None:
 def _own_names(settings: Settings) -> set[str]:
     name = socket.gethostname().lower()
     found = {name, f"{name.partition('.')[0]}.local", settings.host, settings.https_host, outgoing_address()}
-    return {one for one in found if one}
+    return {address for address in found if address}
 
 
 def _is_wildcard(host: str) -> bool:

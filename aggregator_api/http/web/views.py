@@ -18,7 +18,7 @@ from aggregator_api.notifications.attention import AttentionItem
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import FederationRow, RoundRow
 from federation.plan import Plan
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 from gaitway.tasks import Metric
 
 FEDERATIONS = 25
@@ -83,7 +83,7 @@ class TimedRound(NamedTuple):
 def summary(session: Session, row: FederationRow) -> FederationOverview:
     """Tell where a federation stands."""
     detail = queries.federation(session, row)
-    latest = [each.number for each in round_history.latest_rounds(session, row, HEADLINE_ROUNDS)]
+    latest = [round_row.number for round_row in round_history.latest_rounds(session, row, HEADLINE_ROUNDS)]
     enough = min(HEADLINE_DEVICES, detail.devices)
     scores = {k: score for k, score in round_scores(session, row, latest).items() if score.devices >= enough}
     number = max(scores, default=0)
@@ -103,7 +103,7 @@ def summary(session: Session, row: FederationRow) -> FederationOverview:
 def summaries(session: Session, only: str | None, page: PageParams) -> tuple[list[FederationOverview], int | None]:
     """Tell where the federations stand that a key may see, the newest first, and the cursor of those that follow."""
     found = queries.federations(session, only, page._replace(newest_first=True))
-    rows = [repositories.find_federation(session, each.name) for each in found.items]
+    rows = [repositories.find_federation(session, federation.name) for federation in found.items]
     return [summary(session, row) for row in rows if row is not None], found.next_cursor
 
 
@@ -116,10 +116,15 @@ def timeline(session: Session, row: FederationRow, before: int | None = None) ->
     rows = found[-TIMELINE_ROUNDS:]
     spans = round_history.spans(session, row, rows)
     costs = round_history.costs(session, rows)
-    scores = round_scores(session, row, [each.number for each in rows])
+    scores = round_scores(session, row, [round_row.number for round_row in rows])
     timed = [
-        TimedRound(RoundView.model_validate(each), spans[each.number], costs[each.number], scores.get(each.number))
-        for each in reversed(rows)
+        TimedRound(
+            RoundView.model_validate(round_row),
+            spans[round_row.number],
+            costs[round_row.number],
+            scores.get(round_row.number),
+        )
+        for round_row in reversed(rows)
     ]
     return timed, rows[0].number if len(found) > len(rows) else None
 
@@ -128,29 +133,32 @@ def chart(session: Session, row: FederationRow) -> dict[str, Any]:
     """Return scores, bytes and privacy over the latest rounds, as the charts take them."""
     plan = Plan.model_validate(row.plan)
     rows = round_history.latest_rounds(session, row, CHART_ROUNDS)
-    numbers = [each.number for each in rows]
+    numbers = [round_row.number for round_row in rows]
     scores = round_scores(session, row, numbers)
     costs = round_history.costs(session, rows)
     metric, of_class = metric_of(plan)[1], class_metric_of(plan)
     found = [scores.get(number) for number in numbers]
     factor = metric.factor
     classes = [
-        {"label": label_text(label), "values": [_scaled(one.classes[k] if one else None, factor) for one in found]}
-        for k, label in enumerate(plan.labels[: len(next((one.classes for one in found if one), ()))])
+        {
+            "label": label_text(label),
+            "values": [_scaled(score.classes[k] if score else None, factor) for score in found],
+        }
+        for k, label in enumerate(plan.labels[: len(next((score.classes for score in found if score), ()))])
     ]
     return {
         "rounds": numbers,
         "metric": metric.label + metric.unit,
         "class_metric": (of_class.label + of_class.unit) if of_class else "",
-        "mean": [_scaled(one and one.mean, factor) for one in found],
-        "worst": [_scaled(one and one.worst_tenth, factor) for one in found],
-        "low": [_scaled(one and max(0.0, one.mean - one.spread), factor) for one in found],
-        "high": [_scaled(one and min(metric.largest, one.mean + one.spread), factor) for one in found],
+        "mean": [_scaled(score and score.mean, factor) for score in found],
+        "worst": [_scaled(score and score.worst_tenth, factor) for score in found],
+        "low": [_scaled(score and max(0.0, score.mean - score.spread), factor) for score in found],
+        "high": [_scaled(score and min(metric.largest, score.mean + score.spread), factor) for score in found],
         "largest": factor if metric.is_share else None,
-        "classes": [one for one in classes if any(value is not None for value in one["values"])],
+        "classes": [curve for curve in classes if any(value is not None for value in curve["values"])],
         "received": [costs[number].received for number in numbers],
         "sent": [costs[number].sent for number in numbers],
-        "epsilon": [each.epsilon for each in rows],
+        "epsilon": [round_row.epsilon for round_row in rows],
     }
 
 
@@ -161,8 +169,8 @@ def score_text(metric: Metric, value: float | None) -> str:
 
 def timeline_bounds(rounds: Sequence[TimedRound]) -> tuple[float, float]:
     """Return from when to when a time line reaches."""
-    begins = [each.spans[0].begin for each in rounds]
-    ends = [each.spans[-1].end or time.time() for each in rounds]
+    begins = [timed.spans[0].begin for timed in rounds]
+    ends = [timed.spans[-1].end or time.time() for timed in rounds]
     return min(begins, default=0.0), max(ends, default=1.0)
 
 

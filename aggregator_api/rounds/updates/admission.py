@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from aggregator_api.auth.server_identity import verify
+from aggregator_api.auth.signing import verify
 from aggregator_api.core.errors import UpdateRefusedError
 from aggregator_api.rounds.updates.context import (
     BaseRound,

@@ -12,11 +12,10 @@ from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.rounds.updates.screening import norm_history
 from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.storage.db.database import Database
-from federation.aggregation.screening import NormHistory, class_count_groups, refusal
+from federation.aggregation.screening import NormHistory, change_norms, class_count_groups, refusal
 from federation.protocol.messages import UpdateManifest
 from federation.records import Tree
 from federation.tasks import Task
-from federation.wire.update_norms import change_norms
 from gaitway.logs import about
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pathlib import Path
 from federation.errors import WireError
 from federation.protocol.chunks import ChunkAssembly, chunk_count
 from federation.protocol.messages import UpdateManifest, read, write
-from gaitway.private_files import opener, private_file, private_folder
+from gaitway.files import opener, private_file, private_folder
 
 _NUMBER = struct.Struct("<I")
 Key = tuple[str, str, str]

@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import UpdateRefusedError
-from aggregator_api.devices import plan_refusals
+from aggregator_api.devices import suspension
 from aggregator_api.rollouts import scores
 from aggregator_api.rounds.updates.screening import EXCLUDED
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, MetricRow, UpdateRow
@@ -53,7 +53,7 @@ def note_status(
     row.state = status.state
     if status.state != "offline":  # a last will knows nothing about examples
         row.examples = status.examples
-        plan_refusals.note_refusal(session, federation, row, status.refusal)
+        suspension.note_refusal(session, federation, row, status.refusal)
     if changed or status.state != "offline":  # a repeated last will is no sign of life
         row.seen_at = now
     return changed
@@ -171,5 +171,5 @@ def last_exclusion(session: Session, device: Named) -> str:
 
 def forget_quarantined(session: Session, device: Named, update_id: str) -> None:
     """Make room for an update whose id was quarantined and has come again with another manifest."""
-    mine = (UpdateRow.device_id == device.id, UpdateRow.update_id == update_id)
-    session.execute(delete(UpdateRow).where(*mine, UpdateRow.status == QUARANTINED))
+    received = (UpdateRow.device_id == device.id, UpdateRow.update_id == update_id)
+    session.execute(delete(UpdateRow).where(*received, UpdateRow.status == QUARANTINED))

@@ -40,7 +40,7 @@ def write_screening(session: Session, federation: Named, row: RoundRow, found: S
     """Write what was found about the updates of a round: into their rows, the round's, and the journal."""
     judged = found.capped.keys() | found.excluded.keys()
     rows = session.scalars(select(UpdateRow).where(UpdateRow.round_id == row.id)) if judged else ()
-    updates = {one.device.name: one for one in rows if one.device.name in judged}
+    updates = {update.device.name: update for update in rows if update.device.name in judged}
     for name, why in sorted(found.excluded.items()):
         updates[name].status, updates[name].reason = EXCLUDED, why
         journal(session, federation, "update.excluded", round_number=row.number, device=name, detail=why)
@@ -56,10 +56,10 @@ def write_screening(session: Session, federation: Named, row: RoundRow, found: S
 
 def _in_words(claimed: Mapping[str, int], capped: Mapping[str, int]) -> str:
     names = sorted(capped)
-    each = [f"{name} claims {claimed[name]} examples and counts with {capped[name]}" for name in names[:_NAMED]]
+    claims = [f"{name} claims {claimed[name]} examples and counts with {capped[name]}" for name in names[:_NAMED]]
     more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    return "; ".join(each + more) + " (rounds.max_weight_ratio)"
+    return "; ".join(claims + more) + " (rounds.max_weight_ratio)"
 
 
 def _read(norms: dict[str, Any] | None) -> RoundNorms:
-    return {group: Typical(one["median"], one["updates"]) for group, one in (norms or {}).items()}
+    return {group: Typical(norm["median"], norm["updates"]) for group, norm in (norms or {}).items()}

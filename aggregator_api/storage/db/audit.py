@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TextIO
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from aggregator_api.core.disk import user
 from aggregator_api.storage.db.models import AuditRow
+from aggregator_api.storage.disk import user
 
 GENESIS = "0" * 64
 """The digest before the first entry."""

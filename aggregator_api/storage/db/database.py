@@ -22,14 +22,14 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from aggregator_api.core import disk
-from aggregator_api.core.disk import require_folder
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.settings import Settings, parsed_url
+from aggregator_api.storage import disk
 from aggregator_api.storage.db import audit, ledger
 from aggregator_api.storage.db.ledger import Ledger
-from gaitway.extras import install_command
-from gaitway.private_files import private_file
+from aggregator_api.storage.disk import require_folder
+from gaitway.files import private_file
+from gaitway.own_packages import install_command
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 

@@ -29,8 +29,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import LedgerError, LedgerWriteError
 from aggregator_api.storage.db.models import EndedAccessRow, LedgerRow
-from gaitway.files import write_file
-from gaitway.private_files import FILE, private_folder
+from gaitway.files import FILE, private_folder, write_file
 
 NAME = "revocations.jsonl"
 MAX_LINE_BYTES = 512

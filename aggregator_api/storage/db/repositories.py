@@ -42,9 +42,9 @@ from aggregator_api.storage.db.models import (
     SecureSumDeviceRow,
     SecureSumRow,
 )
+from federation.rounds.gains import Gains
 from federation.rounds.progress import Progress
 from federation.rounds.server_round import ClientStatus, Round, RoundPhase
-from federation.serving.gains import Gains
 from gaitway.logs import about
 
 log = logging.getLogger(__name__)
@@ -205,8 +205,8 @@ def last_number(session: Session, federation: FederationRow) -> int:
 
 def last_ended(session: Session, federation: FederationRow) -> RoundRow | None:
     """Return the latest round that has ended, if there is one."""
-    mine = select(RoundRow).where(RoundRow.federation_id == federation.id, RoundRow.phase.in_(ENDED))
-    return session.scalar(mine.order_by(RoundRow.number.desc()).limit(1))
+    query = select(RoundRow).where(RoundRow.federation_id == federation.id, RoundRow.phase.in_(ENDED))
+    return session.scalar(query.order_by(RoundRow.number.desc()).limit(1))
 
 
 def published_rounds(session: Session, federation: FederationRow) -> int:
@@ -261,8 +261,8 @@ def current_version(session: Session, federation: FederationRow) -> ModelVersion
 
 def newest_version(session: Session, federation: FederationRow) -> ModelVersionRow:
     """Return the version with the highest number."""
-    mine = select(ModelVersionRow).where(ModelVersionRow.federation_id == federation.id)
-    return session.scalars(mine.order_by(ModelVersionRow.version.desc()).limit(1)).one()
+    query = select(ModelVersionRow).where(ModelVersionRow.federation_id == federation.id)
+    return session.scalars(query.order_by(ModelVersionRow.version.desc()).limit(1)).one()
 
 
 def version_of(session: Session, federation: FederationRow, version: int) -> ModelVersionRow:

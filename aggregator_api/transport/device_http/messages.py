@@ -17,8 +17,7 @@ from aggregator_api.operations.leadership import Leadership
 from aggregator_api.rounds.announcements import Announcer, Publisher
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
-from aggregator_api.storage.db.failure_log import failures
-from aggregator_api.storage.db.outages import TEMPORARY, outage_of
+from aggregator_api.storage.outages import TEMPORARY, failures, outage_of
 from aggregator_api.transport.device_http.streams import DeviceStreams
 from aggregator_api.transport.mqtt.inbox import Inbox
 from federation.protocol import topics

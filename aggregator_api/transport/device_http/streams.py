@@ -183,7 +183,7 @@ class DeviceStreams:
             box.changed.clear()
             messages, end = self._after(federation, box, mark, after)
             if messages:
-                after = max(each.number for each in messages)
+                after = max(message.number for message in messages)
                 yield self._written(messages, after)
             if end or self._clock() >= until:
                 yield write_event(ServerEvent("", END, (end or "lifetime").encode()))
@@ -198,8 +198,8 @@ class DeviceStreams:
         """Encode what goes together; the last one alone has an id, so that what breaks off is sent again whole."""
         ids = [""] * (len(messages) - 1) + [f"{self._boot}-{number}"]
         return b"".join(
-            write_event(ServerEvent(event_id, each.kind, each.payload))
-            for event_id, each in zip(ids, messages, strict=True)
+            write_event(ServerEvent(event_id, message.kind, message.payload))
+            for event_id, message in zip(ids, messages, strict=True)
         )
 
     def _after(self, federation: str, box: _Mailbox, mark: object, after: int) -> tuple[list[_QueuedMessage], str]:
@@ -211,9 +211,9 @@ class DeviceStreams:
                 return [], box.end
             announced = self._announced.get(federation)
             waits = [*box.retained.values(), *box.answers, *([announced] if announced else [])]
-            found = sorted((each for each in waits if each.number > after), key=lambda each: each.number)
+            found = sorted((message for message in waits if message.number > after), key=lambda message: message.number)
             # the announcement tells a device what the others mean, and comes last, as at a broker
-            return sorted(found, key=lambda each: each.kind is Kind.ANNOUNCEMENT), ""
+            return sorted(found, key=lambda message: message.kind is Kind.ANNOUNCEMENT), ""
 
     # ---- who is gone, and who has to go
 

@@ -112,7 +112,7 @@ class MqttDriver:
 
     def _subscribe(self, filters: list[str]) -> None:
         if filters:
-            self._client.subscribe([(each, QOS) for each in filters])
+            self._client.subscribe([(topic, QOS) for topic in filters])
 
     def _on_connect(
         self, _client: Client, _data: Any, _flags: ConnectFlags, reason: ReasonCode, _properties: Properties | None
@@ -159,4 +159,4 @@ def _expiry(connection: Any) -> float | None:
 
 
 def _filters(federations: Iterable[str]) -> list[str]:
-    return [each for name in federations for each in (topics.all_statuses(name), topics.all_updates(name))]
+    return [topic for name in federations for topic in (topics.all_statuses(name), topics.all_updates(name))]

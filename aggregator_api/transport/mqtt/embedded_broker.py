@@ -74,6 +74,10 @@ class LocalAccounts:
         self._accounts.pop(username, None)
         self.disconnect(username)
 
+    def device_names(self) -> list[str]:
+        """Return the user names of the devices that have an account."""
+        return [name for name, account in list(self._accounts.items()) if account.client_id is not None]
+
     def admits(self, packet: ConnectPacket) -> bool:
         """Return whether a client may connect: password, client id and the topic of its last will are its account's."""
         account = self._accounts.get(packet.username or "")

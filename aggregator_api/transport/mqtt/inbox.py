@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from aggregator_api.storage.db.failure_log import failures
-from aggregator_api.storage.db.outages import TEMPORARY, Outage
+from aggregator_api.storage.outages import TEMPORARY, Outage, failures
 from gaitway.threads import SupervisedThread
 
 log = logging.getLogger(__name__)

@@ -1,22 +1,36 @@
-"""The door between a phone's transport and the collecting thread: what is wrong is said at once, in words."""
+"""What takes the Sensor Logger app's messages: a bounded HTTP listener, or a topic of an MQTT broker, into one inbox.
+
+What is wrong with a message is said to the phone at once, in words.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import hmac
+import http.client
+import logging
 import queue
+import ssl
 import threading
 import time
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.config.sensors import PhoneSection
+from edge_agent.config.settings import Config
 from edge_agent.errors import ConfigError, MessageError
-from edge_agent.sensors.sensor_logger.calibration import CALIBRATE, signed, wrong_direction, wrong_units
-from edge_agent.sensors.sensor_logger.message import SampleBatch, parse
-from har_pipeline.apps.vocabulary import ActivityWords
+from edge_agent.http_server import IDLE_TIMEOUT_S, BoundedRequest, BoundedServer, body_length, read_body
+from edge_agent.sensors.sensor_logger.message import CALIBRATE, SampleBatch, parse, signed, wrong_direction, wrong_units
+from edge_agent.storage.broker_address import require_place
+from edge_agent.storage.credentials import login, read_credentials
+from gaitway.secret_fields import revealed
+from har_pipeline.apps.export import ActivityWords
 
 MAX_QUEUED = 16
 """Messages that wait for the collecting thread; as arrays at most 640 kB each."""
@@ -113,3 +127,158 @@ class Vocabulary(ActivityWords):
 
     def __init__(self, settings: PhoneSection, labels: Sequence[str]) -> None:
         super().__init__(labels, settings.annotations, settings.stop_annotations)
+
+
+PATH = "/v1/sensor-logger/"
+SHOWN_TO_USER_STATUS = 499
+STATUS = {Outcome.ACCEPTED: 200, Outcome.REFUSED: SHOWN_TO_USER_STATUS, Outcome.BROKEN: 400, Outcome.BUSY: 503}
+ENROL = "not enrolled: the token in the URL is not that of this device; see docs/phones.md"
+UNKNOWN = f"unknown path; set the app's Push URL to http://ADDRESS:PORT{PATH}TOKEN"
+
+
+class Listener(BoundedServer):
+    """Runs until `close`."""
+
+    def __init__(self, settings: PhoneSection, inbox: PhoneInbox) -> None:
+        self.inbox, self.token = inbox, TokenCheck(revealed(settings.token))
+        self.max_bytes = settings.max_body_kb * 1024
+        super().__init__(settings.listen, settings.port, _Request)
+        if settings.tls_cert and settings.tls_key:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(settings.tls_cert, settings.tls_key)
+            # shaking hands here would let one slow client hold up all others
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+        self.begin("phone")
+
+
+class _Request(BoundedRequest):
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "gaitway", ""
+    timeout = IDLE_TIMEOUT_S
+    server: Listener
+
+    def do_POST(self) -> None:
+        """Take a message."""
+        if not self._is_enrolled():
+            return
+        length = body_length(self.headers.get("Content-Length", ""), self.server.max_bytes)
+        if length is None:
+            self._say(411, "a Content-Length is needed")
+        elif length > self.server.max_bytes:
+            self._say(413, f"a message may have {self.server.max_bytes:,} bytes; choose a shorter batch period")
+        elif (body := read_body(self.rfile, length)) is None:
+            self.close_connection = True
+        else:
+            self._answer(self.server.inbox.take(body))
+
+    def do_GET(self) -> None:
+        """Let a person try the URL in a browser."""
+        self.close_connection = True  # a body would be read as the next request
+        if self._is_enrolled():
+            self._say(200, "This is the Push URL of a Gaitway device; set it in Sensor Logger.")
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is no request of the app, without a page that repeats it."""
+        self._say(code, http.client.responses.get(code, "not a request of Sensor Logger"))
+
+    def _is_enrolled(self) -> bool:
+        path = self.path.partition("?")[0]
+        if not path.startswith(PATH):
+            self._say(SHOWN_TO_USER_STATUS, UNKNOWN)
+            return False
+        if not self.server.token.matches(path.removeprefix(PATH).rstrip("/")):
+            self._say(SHOWN_TO_USER_STATUS, ENROL)
+            return False
+        return True
+
+    def _answer(self, answer: Reply) -> None:
+        self._say(STATUS[answer.verdict], answer.message)
+
+    def _say(self, status: int, words: str) -> None:
+        data = words.encode()
+        if status >= 400:
+            self.close_connection = True  # what is left of the request is not read
+        with contextlib.suppress(OSError):
+            self.send_response(status, "Told" if status == SHOWN_TO_USER_STATUS else None)
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.send_header("Content-Length", str(len(data)))
+            if self.close_connection:
+                self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the path holds the token."""
+
+
+log = logging.getLogger(__name__)
+
+MAX_WAIT_S = 60
+
+
+class Subscription:
+    """Connects again by itself until `close`; refused messages are logged, each reason once in a row."""
+
+    def __init__(self, config: Config, inbox: PhoneInbox) -> None:
+        phone = config.phone
+        self._inbox, self._topic, self._max_bytes = inbox, phone.topic, phone.max_body_kb * 1024
+        self._said = ""
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"{config.agent.device}-phone"[:64])
+        self._client.reconnect_delay_set(1, MAX_WAIT_S)
+        self._client.on_connect = self._on_connect
+        self._client.on_message = self._on_message
+        place = _own_broker(config) if phone.mqtt_host else _main_broker(config)
+        if place.username:
+            self._client.username_pw_set(place.username, place.password)
+        if place.tls:
+            self._client.tls_set_context(ssl.create_default_context(cafile=place.ca_file))
+        self._client.connect_async(place.host, place.port, config.broker.keepalive_s)
+        self._client.loop_start()
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        if reason.is_failure:
+            log.warning("phone broker refused the login: %s", reason)
+        else:
+            client.subscribe(self._topic, qos=0)
+
+    def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
+        if len(message.payload) > self._max_bytes:
+            words = f"a message of {len(message.payload):,} bytes; [phone] max_body_kb allows {self._max_bytes:,}"
+        else:
+            answer = self._inbox.take(bytes(message.payload))
+            words = "" if answer.verdict is Outcome.ACCEPTED else answer.message
+        if words and words != self._said:
+            log.warning("phone message ignored: %s", words)
+        self._said = words
+
+
+class _BrokerAddress(NamedTuple):
+    host: str
+    port: int
+    username: str | None
+    password: str | None
+    tls: bool
+    ca_file: Path | None
+
+
+def _own_broker(config: Config) -> _BrokerAddress:
+    phone = config.phone
+    return _BrokerAddress(
+        phone.mqtt_host or "",
+        phone.mqtt_port,
+        phone.mqtt_username,
+        revealed(phone.mqtt_password),
+        phone.mqtt_ca is not None,
+        phone.mqtt_ca,
+    )
+
+
+def _main_broker(config: Config) -> _BrokerAddress:
+    place = require_place(config)
+    who = login(config.broker, read_credentials(config.agent.data_dir), config.agent.device)
+    return _BrokerAddress(place.host, place.port, who.username, who.password, place.tls, place.ca_file)

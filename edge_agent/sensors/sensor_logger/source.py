@@ -9,10 +9,15 @@ import time
 from typing import Protocol
 
 from edge_agent.sensors.collector import Collector
-from edge_agent.sensors.sensor_logger.http import PATH, Listener
-from edge_agent.sensors.sensor_logger.inbox import TAKEOVER_AFTER_S, PhoneInbox, Vocabulary
+from edge_agent.sensors.sensor_logger.inbox import (
+    PATH,
+    TAKEOVER_AFTER_S,
+    Listener,
+    PhoneInbox,
+    Subscription,
+    Vocabulary,
+)
 from edge_agent.sensors.sensor_logger.message import SampleBatch
-from edge_agent.sensors.sensor_logger.mqtt import Subscription
 from edge_agent.sensors.sensor_logger.stream import PhoneStream
 from edge_agent.sensors.source import ThreadedSource
 from federation.plan import Plan

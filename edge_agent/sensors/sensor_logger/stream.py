@@ -16,7 +16,7 @@ import numpy as np
 from edge_agent.sensors.sensor_logger.message import MOTION, Annotation, PhoneSamples, SampleBatch
 from har_pipeline import Recording
 from har_pipeline.recording import Sensor
-from har_pipeline.signals.addition import readings_at
+from har_pipeline.streaming.interpolate import readings_at
 
 MAX_GAP_S = 60.0
 """A message so much later than the one before it begins a new stretch; so much earlier, the clock was set back."""

@@ -1,21 +1,22 @@
-"""Reads what `policy` judges: psutil, sysfs, NetworkManager, and jetson-stats if it is installed."""
+"""Reads what `watcher` judges: psutil, sysfs, NetworkManager, and jetson-stats (jtop) if it is installed and runs."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import math
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
 from edge_agent.config.training import ConditionsSection
-from edge_agent.supervisor.conditions.jetson import Jetson
-from edge_agent.supervisor.conditions.policy import Conditions
+from edge_agent.supervisor.conditions.watcher import Conditions
 
 SYS = Path("/sys")
 NETWORK_EVERY_S = 30.0
@@ -178,3 +179,45 @@ def _number(path: Path) -> float | None:
         return float(_text(path))
     except ValueError:
         return None
+
+
+PACKAGE = "jtop"
+"""No extra of ours requires it: it is of use on a Jetson alone, and is installed with its service."""
+
+
+class Jetson:
+    """The connection to jtop's service; without jetson-stats there is nothing to read."""
+
+    def __init__(self) -> None:
+        self._jtop: Any = None
+        if importlib.util.find_spec(PACKAGE) is None:
+            return
+        # whatever is wrong with it (no service, no permission, another version): the thermal zones remain
+        with contextlib.suppress(Exception):
+            jtop = importlib.import_module(PACKAGE).jtop()
+            jtop.start()
+            self._jtop = jtop
+
+    def temperature(self) -> float | None:
+        """Return the hottest sensor that is on, in °C."""
+        if self._jtop is None:
+            return None
+        found: list[float] = []
+        with contextlib.suppress(Exception):  # the service may stop at any time
+            found = [_celsius(value) for value in dict(self._jtop.temperature).values() if _is_on(value)]
+        return max((value for value in found if -40 < value < 150), default=None)
+
+    def close(self) -> None:
+        """Leave the service."""
+        if self._jtop is not None:
+            with contextlib.suppress(Exception):
+                self._jtop.close()
+
+
+def _is_on(value: Any) -> bool:
+    return not isinstance(value, Mapping) or bool(value.get("online", True))
+
+
+def _celsius(value: Any) -> float:
+    # version 4 says {"temp": 45.5, "online": True}, version 3 the number alone
+    return float(value["temp"] if isinstance(value, Mapping) else value)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gaitway.toml_text import inline_toml
+from gaitway.plain_text import inline_toml
 from har_pipeline.description.files import find_files
 from har_pipeline.description.guess import roles, sensors
 from har_pipeline.description.guess.headers import is_time, kind_of, role_of, tokens

@@ -18,8 +18,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from har_pipeline.description.guess.headers import ACTIVITY_WORD, CLIENT_WORD, SENSOR_WORD, SESSION_WORD, role_of
-from har_pipeline.description.guess.interpretation import choose
+from har_pipeline.description.guess.headers import (
+    ACTIVITY_WORD,
+    CLIENT_WORD,
+    SENSOR_WORD,
+    SESSION_WORD,
+    choose,
+    role_of,
+)
 from har_pipeline.description.guess.stretches import RowStretch
 
 PART = re.compile(r"([_\-. ]+)")

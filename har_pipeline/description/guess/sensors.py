@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from har_pipeline.description.clocks import unset_times
-from har_pipeline.description.guess.headers import is_time, kind_of, sensor_unit, time_unit, triples
-from har_pipeline.description.guess.interpretation import choose
+from har_pipeline.description.guess.headers import choose, is_time, kind_of, sensor_unit, time_unit, triples
 from har_pipeline.recording import STANDARD_GRAVITY, Sensor
 from har_pipeline.signals.tally import PAUSE
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS

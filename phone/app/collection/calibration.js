@@ -1,6 +1,6 @@
 /**
  * Whether a phone's axes, signs and units are those that models expect: it lies flat, screen up, for two seconds.
- * edge_agent/sensors/sensor_logger/calibration.py has the same limits and the reasons.
+ * edge_agent/sensors/sensor_logger/message.py has the same limits and the reasons.
  */
 
 import { listenToMotion } from "../recognizer/device_motion.js";

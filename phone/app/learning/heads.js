@@ -309,7 +309,7 @@ function sentence(best, others) {
 
 /**
  * Whether a released version's best model replaces the present one: it need not be better, but it takes significance to
- * refuse it, since that can halt the rollout (edge_agent/serving/release_gate.py).
+ * refuse it, since that can halt the rollout (edge_agent/serving/acceptance.py).
  * @param {Chosen} chosen @param {Run} now @param {Windows} windows @returns {Chosen}
  */
 function judgeRelease(chosen, now, windows) {

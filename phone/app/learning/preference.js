@@ -1,6 +1,6 @@
 /**
  * Which of a phone's models serves: the one with the highest expected gain over the shared model. A port of
- * federation/serving/preference.py, which has the formula, its sources and what the constants mean.
+ * federation/rounds/serving.py, which has the formula, its sources and what the constants mean.
  */
 
 import { pairwiseSum, roundHalfEven } from "./numbers.js";

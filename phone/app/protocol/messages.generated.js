@@ -43,13 +43,13 @@ export const SUM_GROUPS = {
   fedpr: ["params", "weight", "prototypes", "counts"],
   fedali: ["params", "weight", "centre_sums", "centre_counts"],
 };
-/** The segments of a sum behind those of the method (federation/serving/gains.py). */
+/** The segments of a sum behind those of the method (federation/rounds/gains.py). */
 export const GAINS = { candidates: ["personalized", "midway"], maxNumber: 5_000, maxClasses: 100 };
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 export const SHA256 = /^[0-9a-f]{64}$/;
 export const INSTANCE = /^[0-9a-f]{32}$/;
 
-/** Names that data sets publish, where people would not guess them (gaitway/label_text.py).
+/** Names that data sets publish, where people would not guess them (gaitway/plain_text.py).
  * @type {Record<string, string>} */
 export const SPELLED_OUT = {
   "dws": "stairs down",

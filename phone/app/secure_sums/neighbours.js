@@ -1,5 +1,5 @@
 /**
- * Who masks with whom, which each device draws for itself from the list of members: federation/secure_sums/neighbours.py
+ * Who masks with whom, which each device draws for itself from the list of members: federation/secure_sums/membership.py
  * has the bounds and where they are from. All of it is whole numbers, the same on every machine.
  */
 

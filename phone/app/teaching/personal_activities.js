@@ -1,7 +1,7 @@
 /**
  * Activities that this phone's person alone has. Their windows are in nothing that is sent, unless the person says as
  * which of the federation's activities they may count; the name is never sent. As
- * edge_agent/storage/personal_activities.py.
+ * edge_agent/storage/labels.py.
  */
 
 /** Of the store's state. */

@@ -1,4 +1,4 @@
-/** Which labelled windows are learnt from, and which are left out: edge_agent/teaching/stretches.py. */
+/** Which labelled windows are learnt from, and which are left out: edge_agent/teaching/learned_head.py. */
 
 import { roundHalfEven } from "../learning/numbers.js";
 import { overlaps } from "../learning/splits.js";

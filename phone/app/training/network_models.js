@@ -50,7 +50,7 @@ export async function measuredGains(host, program, networks, { x, y, session }, 
 }
 
 /**
- * The network with weights midway between two, as federation/serving/midway.py: counters and other whole numbers are the
+ * The network with weights midway between two, as federation/aggregation/averaging.py: counters and other whole numbers are the
  * second's. @param {Tensors} one @param {Tensors} other @returns {Tensors}
  */
 export function midway(one, other) {

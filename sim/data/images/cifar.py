@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from federation.training.pixels import Moments
+from federation.training.forward import Moments
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Member, Source
 from sim.data.images.image_files import read_bounded

@@ -28,7 +28,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from federation.training.pixels import Moments
+from federation.training.forward import Moments
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source
 from sim.data.images.image_files import DAMAGED, read_bounded, read_next, read_rest

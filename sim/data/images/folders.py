@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from federation.training.pixels import Moments
+from federation.training.forward import Moments
 from gaitway.errors import unknown_class
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Layout, Source

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from federation.tasks.task import Task
-from federation.training.pixels import Moments
+from federation.training.forward import Moments
 from gaitway.input_spec import Fit
 from har_pipeline import SourceError
 from har_pipeline.readers.archive import Member, Source

@@ -1,7 +1,7 @@
 """Images as a source: read as published, then dealt to clients by a partition, normalized, as tensors.
 
 Memory: one tensor of the bytes of the images that were dealt, C·H·W each, laid out client by client; every client's
-`Examples` are views of it, and a batch is normalized when it is looked at (`federation.training.pixels`). Whatever the
+`Examples` are views of it, and a batch is normalized when it is looked at (`federation.training.forward`). Whatever the
 number of clients, MNIST's 70,000 digits take 55 MB and CIFAR's 60,000 184 MB, and what was read as much again while
 they are put in order. Masks are bytes, too. `union_test` of the result copies the test part once.
 """
@@ -20,7 +20,7 @@ from federation.records import Examples
 from federation.tasks import task_from_json
 from federation.tasks.segmentation import Segmentation
 from federation.tasks.task import Task
-from federation.training.pixels import Moments
+from federation.training.forward import Moments
 from gaitway.input_spec import InputSpec
 from gaitway.tasks import TargetKind
 from har_pipeline import ChannelStatistics

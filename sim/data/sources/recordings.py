@@ -29,7 +29,7 @@ from har_pipeline import (
     prepare,
     split_client,
 )
-from har_pipeline.origin import Key
+from har_pipeline.recording import Key
 from har_pipeline.signals.checks import grouped as grouped_findings
 from har_pipeline.splits import Split
 from sim.data.federated_data import ClientData, FederatedData, PartitionClasses

@@ -28,7 +28,7 @@ from torch.nn.functional import normalize
 from federation.method import Method, Weights
 from federation.methods import method_from_json
 from federation.records import Examples, Update
-from federation.training.pixels import network_input
+from federation.training.forward import network_input
 from models.layers.alp import ALP
 from models.registry import alp_models
 from sim.errors import AnalysisError

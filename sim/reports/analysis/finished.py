@@ -19,7 +19,7 @@ from federation.methods import METHODS
 from federation.records import Batch, ClassStats, Examples, Output
 from federation.tasks import task_from_json
 from federation.tasks.task import LabelledFeatures, Task
-from federation.training.pixels import network_input
+from federation.training.forward import network_input
 from gaitway.errors import first_problem
 from models.checkpoint import load_checkpoint
 from models.model import Model

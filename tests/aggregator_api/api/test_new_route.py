@@ -14,7 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 
-from aggregator_api.auth.declared_routes import declared_routes
+from aggregator_api.auth.scopes import declared_routes
 from aggregator_api.core.settings import Settings
 from aggregator_api.http import app as application
 from aggregator_api.maintenance.backup import back_up

@@ -21,8 +21,7 @@ from typer.testing import CliRunner, Result
 
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.auth.callers import CACHE_TTL_S, CallerCache
-from aggregator_api.auth.client_address import network
+from aggregator_api.auth.callers import CACHE_TTL_S, CallerCache, network
 from aggregator_api.cli.app import app as cli
 from aggregator_api.core.settings import Settings
 from aggregator_api.http.api.middleware.authentication import MAX_CALLERS, TokenBuckets

@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from aggregator_api.auth.client_address import client_address, parse
+from aggregator_api.auth.callers import client_address, parse
 
 PROXY = "127.0.0.1"
 TRUSTED = [ip_network("127.0.0.1"), ip_network("10.0.0.0/8"), ip_network("2001:db8:1::/48")]

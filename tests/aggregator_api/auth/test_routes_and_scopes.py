@@ -12,8 +12,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.routing import Mount, Route, WebSocketRoute
 
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.auth.declared_routes import declared_routes
-from aggregator_api.auth.scopes import Need, check, requires
+from aggregator_api.auth.scopes import Need, check, declared_routes, requires
 from aggregator_api.core.errors import ForbiddenError
 from aggregator_api.core.settings import Settings
 from aggregator_api.http.app import create_app

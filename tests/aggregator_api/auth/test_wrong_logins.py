@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from aggregator_api.auth import api_keys
 from aggregator_api.core.settings import Settings
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.app import create_app
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import AuditRow

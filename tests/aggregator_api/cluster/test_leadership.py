@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import text
 
 from aggregator_api.federations import exports, service
-from aggregator_api.operations.leases import Leases
+from aggregator_api.operations.leadership import Leases
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.storage import continuous_sums
 from aggregator_api.storage.db.database import Database
-from aggregator_api.storage.fsck_result import Severity
+from aggregator_api.storage.findings import Severity
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import continuous_plan, sends, state_of
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan

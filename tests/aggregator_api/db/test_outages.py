@@ -18,7 +18,7 @@ import pytest
 
 from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.core.settings import Settings
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime
 from aggregator_api.storage.db import repositories

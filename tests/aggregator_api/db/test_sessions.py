@@ -22,7 +22,7 @@ from sqlalchemy import QueuePool, event, text, update
 
 from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.core.settings import Settings, sqlite_url
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.api import routes
 from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from aggregator_api.core.settings import Settings
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.federations import service
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.app import create_app
 from aggregator_api.runtime import Runtime
 from federation.protocol import topics

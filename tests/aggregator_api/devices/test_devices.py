@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 from aggregator_api.cli.app import app as cli
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.settings import Settings
-from aggregator_api.devices import bulk
-from aggregator_api.devices.bulk import IssuedToken
+from aggregator_api.devices import enrolment_tokens
+from aggregator_api.devices.enrolment_tokens import IssuedToken
 from aggregator_api.http.app import create_app
 from edge_agent.__main__ import app as agent
 from federation.protocol import topics
@@ -162,7 +162,7 @@ def test_the_tokens_come_as_csv_too_and_a_file_is_never_overwritten(folder: Path
 )
 def test_what_is_wrong_in_a_csv_is_said_line_by_line(table: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as wrong:
-        bulk.read_devices(table, ["there"])
+        enrolment_tokens.read_devices(table, ["there"])
     for part in words:
         assert part in str(wrong.value)
 
@@ -206,8 +206,8 @@ def test_a_device_enrols_with_its_code_and_gets_its_tags(
 
 def test_the_page_shows_names_as_text() -> None:
     made = IssuedToken(EnrolmentUri("https://a/<b>", "f", "d", "t"), (), 0.0)
-    assert "&lt;b&gt;" in bulk.sheet([made])
-    assert "<b>" not in bulk.sheet([made])
+    assert "&lt;b&gt;" in enrolment_tokens.sheet([made])
+    assert "<b>" not in enrolment_tokens.sheet([made])
 
 
 # ---- groups

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from httpx import Response
 from sqlalchemy import text
 
-from aggregator_api.auth.server_identity import Identity, verify
+from aggregator_api.auth.signing import Identity, verify
 from aggregator_api.core.errors import BrokerError, ConfigError
 from aggregator_api.core.settings import Settings
 from aggregator_api.http.app import create_app

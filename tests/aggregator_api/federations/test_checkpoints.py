@@ -15,8 +15,7 @@ from safetensors.torch import save
 from sqlalchemy import select
 
 from aggregator_api.core.settings import Settings
-from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
-from aggregator_api.federations.initial_weights import started_from_model
+from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES, started_from_model
 from aggregator_api.federations.service import get_federation
 from aggregator_api.http.app import create_app
 from aggregator_api.storage.db import repositories

@@ -15,7 +15,7 @@ from aggregator_api.core.errors import UnavailableError, UnprocessableError
 from aggregator_api.core.settings import Settings
 from aggregator_api.federations import exports
 from aggregator_api.federations.initial_state import build_initial_state
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.app import create_app
 from aggregator_api.rounds.announcements import announcement
 from aggregator_api.storage import garbage_collection

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_api.federations import programs
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.rounds.announcements import announcement
 from aggregator_api.storage import garbage_collection
 from aggregator_api.storage.db import repositories

@@ -19,10 +19,9 @@ from aggregator_api.cli.app import app
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.settings import Settings, load
 from aggregator_api.notifications import attention
-from aggregator_api.notifications.channels import Email, Webhook, channels_of
-from aggregator_api.notifications.message import Notification
+from aggregator_api.notifications.channels import Email, Notification, Webhook, channels_of
 from aggregator_api.notifications.notifier import RESOLVE_S, RETRY_S, Notifier
-from aggregator_api.operations.deliveries import deliveries
+from aggregator_api.operations.counts import deliveries
 from aggregator_api.storage.db.models import AuditRow, DeviceRow
 from aggregator_api.transport.mqtt.mosquitto.folders import issue_for_server
 from tests.aggregator_api.bench import Bench

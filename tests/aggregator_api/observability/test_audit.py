@@ -22,7 +22,7 @@ from aggregator_api.core.errors import BrokerError
 from aggregator_api.core.settings import Settings, sqlite_url
 from aggregator_api.http.api.middleware.audit import action
 from aggregator_api.http.app import create_app
-from aggregator_api.operations.refusals import ADDRESSES, WINDOW_S, RefusalLog
+from aggregator_api.operations.counts import ADDRESSES, WINDOW_S, RefusalLog
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.audit import Filters, Intent
 from aggregator_api.storage.db.database import Database

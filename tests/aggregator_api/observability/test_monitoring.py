@@ -15,10 +15,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from aggregator_api.core.settings import Settings
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.app import create_app
 from aggregator_api.maintenance.backup import back_up
-from aggregator_api.operations.expiry import file_expiry
+from aggregator_api.operations.health import file_expiry
 from aggregator_api.storage.db.models import CredentialRow, EnrolmentTokenRow
 from aggregator_api.transport.mqtt.mosquitto.certificates import issue, make_authority
 from aggregator_api.transport.mqtt.mosquitto.folders import issue_for_server

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Column, ForeignKey, Integer, String, Table, func, insert, select
 
 from aggregator_api.core.settings import sqlite_url
-from aggregator_api.maintenance.retention.rows import belonging_to, remove_rows
+from aggregator_api.maintenance.retention import belonging_to, remove_rows
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import NAMES_A_DEVICE, Base, DeviceRow, FederationRow
 

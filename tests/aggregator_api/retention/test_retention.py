@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from aggregator_api.cli.app import app as cli
 from aggregator_api.core.settings import Settings
 from aggregator_api.http.app import create_app
-from aggregator_api.maintenance.retention import policy
+from aggregator_api.maintenance import retention
 from aggregator_api.runtime import Runtime
 from aggregator_api.storage import garbage_collection
 from aggregator_api.storage.db import repositories
@@ -194,14 +194,14 @@ def test_what_is_too_old_is_removed_and_no_more(finished: Served) -> None:
         session.execute(update(EventRow).where(EventRow.id < newest).values(created_at=time.time() - 100 * day))
     settings = Settings(keep_versions=1, update_retention_days=30, event_retention_days=90)
     with database.write() as session:
-        told = policy.apply(session, settings, actor="server", dry_run=True)
+        told = retention.apply(session, settings, actor="server", dry_run=True)
     with database.write() as session:
-        assert policy.apply(session, settings, actor="server") == told
+        assert retention.apply(session, settings, actor="server") == told
     assert (told.versions, told.updates) == (1, 1)  # version 1 is `previous`
     assert finished.count_rows(EventRow) == 1 + 1  # the newest, and that a version was deleted
     with database.write() as session:
-        assert not any(policy.apply(session, settings, actor="server"))
-        assert not any(policy.apply(session, Settings(), actor="server"))
+        assert not any(retention.apply(session, settings, actor="server"))
+        assert not any(retention.apply(session, Settings(), actor="server"))
     last = finished.client.get("/v1/audit", params={"action": "retention"}).json()["items"]
     assert [entry["actor"] for entry in last] == ["server"]
 
@@ -210,7 +210,7 @@ def test_the_newest_event_stays_as_announcements_count_by_it(finished: Served) -
     serial = finished.now().serial
     with finished.runtime.database.write() as session:
         session.execute(update(EventRow).values(created_at=0.0))
-        policy.apply(session, Settings(event_retention_days=90), actor="server")
+        retention.apply(session, Settings(event_retention_days=90), actor="server")
     assert (finished.now().serial, finished.count_rows(EventRow)) == (serial, 1)
 
 
@@ -250,7 +250,7 @@ def test_what_is_too_old_goes_once_a_day_by_itself(tmp_path: Path) -> None:
     try:
         wait_for(lambda: times_applied() == 1)
         add_old_event(runtime)
-        now += policy.DAY_S - 1
+        now += retention.DAY_S - 1
         wait_for(partial(ticked, asked + 6))  # a tick asks twice
         assert times_applied() == 1
         now += 1

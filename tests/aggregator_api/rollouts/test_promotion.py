@@ -12,9 +12,9 @@ from sqlalchemy import select
 
 from aggregator_api.core.errors import ConflictError
 from aggregator_api.federations import service
-from aggregator_api.federations.requests import FederationChanges
+from aggregator_api.federations.service import FederationChanges
 from aggregator_api.notifications import attention
-from aggregator_api.rollouts.requests import NewRollout
+from aggregator_api.rollouts.schedules import NewRollout
 from aggregator_api.storage.db.models import EventRow
 from federation.plan import Plan
 from federation.protocol import topics
@@ -113,7 +113,7 @@ def test_measures_that_are_looked_at_late_move_it_as_if_they_had_been_looked_at_
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("aggregator_api.rollouts.promotion_scheduler.promotion.promote", lambda session, row: None)
+        patch.setattr("aggregator_api.rollouts.scheduler.promotion.promote", lambda session, row: None)
         fleet.play(a=0.1, b=0.1)
         fleet.play(a=0.8, b=0.6)  # of version 1
         fleet.play(a=0.1, b=0.1)  # of version 2, which is not as good

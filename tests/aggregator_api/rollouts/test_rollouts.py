@@ -20,7 +20,7 @@ from aggregator_api.http.api import queries
 from aggregator_api.http.api.queries import PageParams
 from aggregator_api.http.api.rollout_queries import RolloutDetail, RolloutDevice, detail, devices
 from aggregator_api.rollouts import transitions
-from aggregator_api.rollouts.requests import NewRollout
+from aggregator_api.rollouts.schedules import NewRollout
 from aggregator_api.rollouts.service import RolloutService
 from aggregator_api.storage.db.models import RolloutRow
 from edge_agent.machine.releases import offered_to

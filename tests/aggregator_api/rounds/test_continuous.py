@@ -15,14 +15,14 @@ from aggregator_api.cli.app import app as cli
 from aggregator_api.core.errors import ConflictError
 from aggregator_api.devices.service import find
 from aggregator_api.federations import exports
-from aggregator_api.federations.requests import FederationChanges
+from aggregator_api.federations.service import FederationChanges
 from aggregator_api.maintenance import fsck
 from aggregator_api.rounds.aggregation import Aggregate, publish
 from aggregator_api.rounds.aggregation_executor import InProcessExecutor
 from aggregator_api.storage import continuous_sums
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db.models import ContributionRow, ModelVersionRow, RoundRow, UpdateRow
-from aggregator_api.storage.fsck_result import Severity
+from aggregator_api.storage.findings import Severity
 from federation import wire
 from federation.records import Tree
 from federation.records.tree import flatten

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aggregator_api.federations import exports
-from aggregator_api.federations.requests import FederationChanges
+from aggregator_api.federations.service import FederationChanges
 from federation.records import Tree
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import continuous_plan, state_of, sums_of, sums_parcel, withdrawal_parcel

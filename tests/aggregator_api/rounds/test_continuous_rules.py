@@ -11,10 +11,10 @@ import torch
 from sqlalchemy import select
 
 from aggregator_api.federations import exports
-from aggregator_api.federations.requests import FederationChanges
+from aggregator_api.federations.service import FederationChanges
 from aggregator_api.storage import continuous_sums
 from aggregator_api.storage.db.models import ContributionRow, EventRow, ModelVersionRow, RoundRow
-from aggregator_api.storage.fsck_result import Severity
+from aggregator_api.storage.findings import Severity
 from federation import wire
 from federation.aggregation import ridge
 from federation.aggregation.present_sums import combined

@@ -16,7 +16,7 @@ from aggregator_api.rounds.aggregation import Aggregate
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import Blob, ModelVersionRow, UpdateRow
 from federation.plan import Plan
-from federation.serving import gains
+from federation.rounds import gains
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import continuous_plan, sends
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, tiny_plan
@@ -94,7 +94,7 @@ def test_a_released_version_carries_its_gains(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def told_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let devices be told the sums of any number of devices; tests/federation/serving has the bound."""
+    """Let devices be told the sums of any number of devices; tests/federation/rounds has the bound."""
     monkeypatch.setattr(gains, "MIN_DEVICES", 1)
 
 

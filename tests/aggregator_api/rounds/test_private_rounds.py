@@ -10,7 +10,7 @@ import torch
 from sqlalchemy import select
 
 from aggregator_api.core.errors import UnprocessableError
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.api.device_status import waiting_for
 from aggregator_api.storage.db.models import EventRow, FederationRow, RoundRow
 from federation import wire

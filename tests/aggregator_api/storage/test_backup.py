@@ -22,7 +22,7 @@ from aggregator_api.maintenance.fsck import check
 from aggregator_api.maintenance.restore import begin_epoch, restore
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db.models import EventRow, ModelVersionRow, RoundRow, UpdateRow
-from aggregator_api.storage.fsck_result import Severity
+from aggregator_api.storage.findings import Severity
 from federation import wire
 from federation.methods import method_from_json
 from federation.protocol import topics

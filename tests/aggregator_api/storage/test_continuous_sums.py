@@ -14,7 +14,7 @@ from aggregator_api.maintenance import fsck
 from aggregator_api.maintenance.backup import back_up
 from aggregator_api.maintenance.restore import restore
 from aggregator_api.storage.db.models import ContributionRow, ModelVersionRow
-from aggregator_api.storage.fsck_result import Severity
+from aggregator_api.storage.findings import Severity
 from federation import wire
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import continuous_plan, sends, state_of, sums_of

@@ -9,7 +9,7 @@ import pytest
 
 from aggregator_api.core.errors import BlobError
 from aggregator_api.storage.blobs import BlobStore
-from aggregator_api.storage.downloads import BlobCache, Downloads
+from aggregator_api.storage.broadcasts import BlobCache, Downloads
 
 DATA = bytes(range(256)) * 40
 
@@ -21,7 +21,7 @@ class Shop:
         self.store = BlobStore(str(folder))
         self.blob = self.store.put(DATA)
         self.damage: list[tuple[str, str]] = []
-        cache = BlobCache(self.store, each=cached)
+        cache = BlobCache(self.store, largest=cached)
         self.downloads = Downloads(self.store, cache, lambda sha256, reason: self.damage.append((sha256, reason)))
         self.path = next(path for path in folder.rglob(self.blob.sha256) if path.is_file())
 

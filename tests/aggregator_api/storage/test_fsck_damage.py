@@ -17,7 +17,7 @@ from aggregator_api.core.settings import Settings
 from aggregator_api.federations import exports
 from aggregator_api.maintenance import fsck
 from aggregator_api.storage.db.models.base import Base
-from aggregator_api.storage.fsck_result import FsckResult, Severity
+from aggregator_api.storage.findings import FsckResult, Severity
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import continuous_plan, sends
 from tests.aggregator_api.generated_devices import tiny_plan

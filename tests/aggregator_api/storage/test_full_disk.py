@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from aggregator_api.core import disk
+from aggregator_api.storage import disk
 from aggregator_api.storage.blobs import BlobStore
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import tiny_plan

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from aggregator_api.federations import exports
 from aggregator_api.storage import continuous_sums
 from aggregator_api.storage.db.models import ContributionRow, DeviceRow
-from aggregator_api.storage.fsck_result import Severity
+from aggregator_api.storage.findings import Severity
 from federation.protocol import topics
 from federation.protocol.messages import MAX_AHEAD_MS
 from federation.records import Tree

@@ -16,13 +16,13 @@ from aggregator_api.core.errors import BlobError
 from aggregator_api.http.api import queries
 from aggregator_api.runtime import use_one_torch_thread
 from aggregator_api.storage.blobs import BlobStore
+from aggregator_api.storage.broadcasts import CHUNK_BYTES, BlobCache, in_pieces
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow
-from aggregator_api.storage.downloads import CHUNK_BYTES, BlobCache, in_pieces
+from federation.aggregation.screening import change_norms
 from federation.errors import UpdateError
 from federation.methods import METHODS
 from federation.wire.schema import check_tree, schema_of
-from federation.wire.update_norms import change_norms
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 
@@ -164,7 +164,7 @@ def test_the_thread_that_checks_updates_computes_alone_whatever_others_set(tmp_p
 def test_a_hot_blob_is_read_once_and_those_asked_for_last_are_kept(tmp_path: Path) -> None:
     store = BlobStore(tmp_path.as_uri())
     names = [store.put(bytes([n]) * 100).sha256 for n in range(3)]
-    hot = BlobCache(store, each=100, total=250)
+    hot = BlobCache(store, largest=100, total=250)
     first = hot.get(names[0])
     assert hot.get(names[0]) is first
     assert [hot.get(name) for name in names] == [bytes([n]) * 100 for n in range(3)]

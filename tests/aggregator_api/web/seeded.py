@@ -8,8 +8,7 @@ from random import Random
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.federations.requests import NewFederation
-from aggregator_api.federations.service import get_federation
+from aggregator_api.federations.service import NewFederation, get_federation
 from aggregator_api.rollouts import scores
 from aggregator_api.runtime import Runtime
 from aggregator_api.storage.db.models import (

@@ -12,7 +12,7 @@ import pytest
 from aggregator_api.auth import api_keys
 from aggregator_api.core.settings import Settings
 from aggregator_api.federations import exports
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.app import create_app
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.continuous import continuous_plan, sends

@@ -14,14 +14,13 @@ from sqlalchemy import update
 
 from aggregator_api.auth import api_keys
 from aggregator_api.core.settings import Settings
-from aggregator_api.federations.requests import NewFederation
-from aggregator_api.federations.service import FederationService, get_federation
+from aggregator_api.federations.service import FederationService, NewFederation, get_federation
 from aggregator_api.http.api.middleware.security_headers import PAGES as POLICY
 from aggregator_api.http.app import create_app
 from aggregator_api.http.web.files import MEDIA_TYPES, url_of
 from aggregator_api.storage.db.models import DeviceRow, RolloutRow
 from federation.tasks import TASKS
-from gaitway.label_text import label_text
+from gaitway.plain_text import label_text
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 from tests.aggregator_api.web.seeded import HOSTILE, LABELS, Seeder, plan

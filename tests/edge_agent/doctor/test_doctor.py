@@ -22,8 +22,7 @@ from typer.testing import CliRunner
 from edge_agent.__main__ import app
 from edge_agent.config.settings import load
 from edge_agent.doctor import CheckResult, Level, machine, network
-from edge_agent.doctor.motion import check_motion
-from edge_agent.doctor.sensors import check_sensors, from_health
+from edge_agent.doctor.sensors import check_motion, check_sensors, from_health
 from edge_agent.sensors.health import SensorHealth
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from har_pipeline import Recording

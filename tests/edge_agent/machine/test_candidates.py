@@ -25,7 +25,7 @@ from edge_agent.machine.events import (
     JobFailed,
     TrainingFinished,
 )
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.persistence import forget_candidate, load_agent, save_round
 from edge_agent.training.job import CHECKPOINT, candidate_path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edge_agent.page.access import password_hash
-from edge_agent.storage.privacy import keep_pin, note_refused_plan, pinned_promises
+from edge_agent.storage.consent import keep_pin, note_refused_plan, pinned_promises
 from edge_agent.storage.state_store import StateStore
 from federation.privacy.promises import PrivacyPromises, describe_promises, shortfall
 from tests.browser import NEEDS_BROWSER, Screenshots, barriers, excess_width

@@ -16,7 +16,7 @@ import pytest
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.page import access
 from edge_agent.page.access import password_hash
-from edge_agent.serving.minute_log import MinuteLog
+from edge_agent.serving.classifier import MinuteLog
 from edge_agent.storage.timeline import MAX_ASKED_MINUTES, Minute, read_minutes, stretches, uncertain
 from edge_agent.storage.window_listing import Selection, delete
 from edge_agent.storage.window_store import WindowStore

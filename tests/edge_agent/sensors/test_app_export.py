@@ -17,7 +17,7 @@ import pytest
 from edge_agent.config.sensors import PhoneSection, SensorsSection
 from edge_agent.errors import SensorError
 from edge_agent.machine.events import DataReady, Event, SensorFailed
-from edge_agent.sensors import app_export, open_source
+from edge_agent.sensors import files, open_source
 from edge_agent.storage.window_store import WindowStore
 from har_pipeline import ClientWindows, dataset_labels, prepare
 from har_pipeline.apps.reader import AppReader
@@ -140,7 +140,7 @@ def test_exports_of_several_apps_lie_side_by_side(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_import_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, whole = as_folder(tmp_path / "one", tables()), app_export.app_recordings
+    path, whole = as_folder(tmp_path / "one", tables()), files.app_recordings
 
     def breaks(*given: Any) -> Any:
         for recording in whole(*given):
@@ -151,7 +151,7 @@ def test_an_interrupted_import_begins_again(tmp_path: Path, monkeypatch: pytest.
             if recording.sensor == "gyro":
                 raise SensorError("the card was pulled")
 
-    monkeypatch.setattr(app_export, "app_recordings", breaks)
+    monkeypatch.setattr(files, "app_recordings", breaks)
     monkeypatch.setattr("edge_agent.sensors.window_writer.BATCH", 1)
     some, event = taken(tmp_path / "data", path)
     assert event == SensorFailed("the card was pulled")

@@ -20,7 +20,7 @@ from edge_agent.doctor.check_result import Level
 from edge_agent.doctor.sensors import check_sensors
 from edge_agent.machine.events import DataReady, Event, SensorFailed
 from edge_agent.sensors import open_source
-from edge_agent.sensors.csv import CsvSource, FileGroup
+from edge_agent.sensors.files import CsvSource, FileGroup
 from edge_agent.sensors.replay import PacedSink
 from edge_agent.storage.window_store import SKIPPED, WindowStore
 from edge_agent.supervisor.status import collected_windows

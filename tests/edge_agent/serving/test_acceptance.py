@@ -19,12 +19,12 @@ from edge_agent.serving.acceptance import NewModel, evaluate
 from edge_agent.serving.choice import Rules
 from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict
 from edge_agent.serving.model_runs import ExampleKind, Model, Windows
-from edge_agent.storage.files import sha256_of
+from edge_agent.storage.data_folder import sha256_of
 from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, RESULT
 from export.runtime import ModelMetadata
 from federation.protocol.messages import VersionScore
-from federation.serving.preference import Prior
+from federation.rounds.serving import Prior
 from gaitway.input_spec import InputSpec
 from har_pipeline import ClientWindows
 

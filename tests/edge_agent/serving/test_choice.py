@@ -13,7 +13,7 @@ from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.storage.state_store import REPORTED_GAINS, StateStore
 from edge_agent.supervisor.persistence import KEPT_REPORTS, reported_gains_json
 from edge_agent.training.local_data import SplitWindows
-from federation.serving.preference import MIN_DEVICES, STEPS, Evidence
+from federation.rounds.serving import MIN_DEVICES, STEPS, Evidence
 from har_pipeline import ClientWindows
 from tests.edge_agent.factories import make_plan
 

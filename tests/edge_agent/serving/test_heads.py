@@ -10,7 +10,7 @@ from edge_agent.serving.choice import Rules
 from edge_agent.serving.heads import Head, choose_head, comparable
 from edge_agent.serving.model_runs import ExampleKind, ModelEvaluation, Windows
 from edge_agent.training.local_data import SplitWindows
-from federation.serving.preference import Prior
+from federation.rounds.serving import Prior
 from gaitway.tasks import DEFAULT_TASK
 from har_pipeline import ClientWindows
 

@@ -19,7 +19,7 @@ from edge_agent.machine.events import Kind
 from edge_agent.serving.model_registry import ModelRegistry, Verdict
 from edge_agent.storage.state_store import StateStore
 from export.runtime import Session
-from federation.serving.preference import TIE
+from federation.rounds.serving import TIE
 from har_pipeline import ClientWindows
 from tests.edge_agent.serving.test_acceptance import candidate, holdout, judge
 

@@ -14,11 +14,10 @@ import pytest
 from edge_agent.machine.commands import Evaluate
 from edge_agent.serving import heads, model_runs
 from edge_agent.serving.choice import Rules
-from edge_agent.serving.heads import evaluate_heads
+from edge_agent.serving.heads import add_network, evaluate_heads
 from edge_agent.serving.model_registry import ModelRegistry, Verdict
 from edge_agent.serving.model_runs import ExampleKind, Model, ModelEvaluation, Windows
-from edge_agent.serving.other_network import add_network
-from edge_agent.storage.files import sha256_of, write_file
+from edge_agent.storage.data_folder import sha256_of, write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, PARITY
 from edge_agent.training.local_data import SplitWindows

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
+from edge_agent.config.brokers import BrokerPlace
 from edge_agent.config.settings import Config, load
-from edge_agent.config.training import BrokerPlace
 from edge_agent.errors import ConfigError
 from edge_agent.storage.broker_address import broker_place, is_loopback, require_place, unsafe_address
 from edge_agent.storage.credentials import BrokerAddress, BrokerLogin, Credentials, write_credentials

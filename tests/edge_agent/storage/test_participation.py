@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
 from edge_agent.errors import StoreError
-from edge_agent.storage.participation import CONTINUOUS, CONTRIBUTION, participation, take_part, withdraw
+from edge_agent.storage.consent import CONTINUOUS, CONTRIBUTION, participation, take_part, withdraw
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.persistence import reset_agent
 

@@ -11,13 +11,15 @@ import pytest
 
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import LabelError
-from edge_agent.storage.labels import label_span, plan_labels, vocabulary
-from edge_agent.storage.personal_activities import (
+from edge_agent.storage.labels import (
     MAX_ACTIVITIES,
     add_activity,
     count_as,
+    label_span,
     personal_activities,
+    plan_labels,
     remove_activity,
+    vocabulary,
 )
 from edge_agent.storage.window_store import WindowStore
 from tests.edge_agent.window_factories import BEGAN_S, LABELS, SETTINGS, of_classes

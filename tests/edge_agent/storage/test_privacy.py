@@ -14,9 +14,9 @@ from edge_agent.__main__ import app
 from edge_agent.config.settings import Config, load
 from edge_agent.errors import ConfigError, StoreError
 from edge_agent.page.access import password_hash
+from edge_agent.storage.consent import PIN, keep_pin, note_refused_plan, pinned_promises
 from edge_agent.storage.credentials import KEY_FILE, device_key, status_signer
-from edge_agent.storage.files import write_file
-from edge_agent.storage.privacy import PIN, keep_pin, note_refused_plan, pinned_promises
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.persistence import load_agent, reset_agent, save_round
 from edge_agent.supervisor.status import describe_device

@@ -15,7 +15,7 @@ from edge_agent.machine.agent import step
 from edge_agent.machine.commands import FetchBlob, PublishStatus, SendBegin
 from edge_agent.machine.events import Announced, Connected, DataReady, Invited
 from edge_agent.machine.state import Policy, identity
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import FILE_NAME, AdoptionRecord, StateStore
 from edge_agent.supervisor.persistence import forget_update, load_agent, reset_agent, save_round
 from edge_agent.supervisor.status import summary

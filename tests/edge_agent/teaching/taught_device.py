@@ -16,7 +16,7 @@ from edge_agent.page.service import PageService
 from edge_agent.sensors import open_source
 from edge_agent.sensors.source import SensorSource
 from edge_agent.serving.classifier import Classifier
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
 from tests.teaching_world import TeachingWorld

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.teaching.stretches import left_out
+from edge_agent.teaching.learned_head import left_out
 
 WINDOW_S, STRIDE_S = 2.56, 1.28
 

@@ -18,7 +18,7 @@ from aggregator_api.federations.initial_state import build_initial_state
 from edge_agent.machine.commands import Evaluate, PrepareWithdrawal
 from edge_agent.serving.acceptance import evaluate_job
 from edge_agent.serving.model_registry import ModelRegistry
-from edge_agent.storage.participation import participation, withdraw
+from edge_agent.storage.consent import participation, withdraw
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.supervisor.persistence import load_agent, load_contribution, prepare_withdrawal, reset_agent, save_round

@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from edge_agent.errors import NonRetryableJobError
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.training import trainer
 from edge_agent.training.checkpoints import EpochCheckpoints
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job, JobEnded, JobLine, TrainingProcess
 from edge_agent.training.round_budget import RoundBudget, checkpoint_path
 from federation import wire
 from federation.plan import Plan
-from federation.training.callbacks import EpochCheckpoint
-from federation.training.local_round import LocalRound
+from federation.training.local_round import EpochCheckpoint, LocalRound
 from har_pipeline import ClientWindows
 from tests.edge_agent.factories import make_plan
 from tests.edge_agent.reference import Federation, a_job, assert_same, run_process

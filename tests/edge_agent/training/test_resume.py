@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.storage.files import write_file
+from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.persistence import CLIENTS, forget_update, load_agent, save_round
 from edge_agent.training import trainer

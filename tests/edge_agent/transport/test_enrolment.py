@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from edge_agent.__main__ import app
 from edge_agent.config.settings import BrokerSection, load
 from edge_agent.errors import ConfigError, EnrolError
+from edge_agent.storage.consent import pinned_promises
 from edge_agent.storage.credentials import (
     CREDENTIALS_FILE,
     KEY_FILE,
@@ -31,7 +32,6 @@ from edge_agent.storage.credentials import (
     read_credentials,
     write_credentials,
 )
-from edge_agent.storage.privacy import pinned_promises
 from edge_agent.storage.state_store import StateStore
 from edge_agent.transport.downloads import BlobDownloader
 from edge_agent.transport.enrolment import Applicant, claim, credentials_for, enrol, wait_for_approval, warning_about

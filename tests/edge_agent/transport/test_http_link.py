@@ -95,7 +95,7 @@ class Server:
 class Keys:
     """The keys that a device finds in its files, one after the other."""
 
-    said = ""
+    claim_problem = ""
 
     def __init__(self, *keys: str) -> None:
         self.keys = list(keys)

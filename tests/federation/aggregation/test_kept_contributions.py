@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from federation.aggregation.kept_contributions import KeptContributions
+from federation.aggregation.present_sums import KeptContributions
 from federation.records import Update
 
 

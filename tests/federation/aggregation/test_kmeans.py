@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from federation.aggregation import kmeans_streaming
-from federation.aggregation.kmeans import kmeans, nearest
+from federation.aggregation.kmeans import begin_stream, kmeans, nearest, take_points
 
 
 def plain_lloyd(points: Tensor, centres: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
@@ -76,9 +75,9 @@ def test_nearest_takes_the_lowest_of_equals() -> None:
 
 
 def test_streaming_keeps_the_mean_of_what_came() -> None:
-    stream = kmeans_streaming.begin(torch.tensor([[0.0], [10.0], [50.0]]))
-    stream = kmeans_streaming.take(stream, torch.tensor([[1.0], [9.0]]))  # each replaces the start of its cluster
-    stream = kmeans_streaming.take(stream, torch.tensor([[3.0], [4.0], [10.0]]))
+    stream = begin_stream(torch.tensor([[0.0], [10.0], [50.0]]))
+    stream = take_points(stream, torch.tensor([[1.0], [9.0]]))  # each replaces the start of its cluster
+    stream = take_points(stream, torch.tensor([[3.0], [4.0], [10.0]]))
     assert stream.centres.flatten().tolist() == pytest.approx([(1 + 3 + 4) / 3, 9.5, 50.0])
     assert stream.counts.tolist() == [3, 2, 0]
 
@@ -88,9 +87,9 @@ def test_streaming_loses_little_inertia_on_prototypes(drift: float, most: float)
     draw = torch.Generator().manual_seed(5)
     centres = torch.randn(64, 16, generator=draw)
     pieces = [centres + drift * torch.randn(64, 16, generator=draw) for _ in range(30)]
-    stream = kmeans_streaming.begin(centres)
+    stream = begin_stream(centres)
     for piece in pieces:
-        stream = kmeans_streaming.take(stream, piece)
+        stream = take_points(stream, piece)
     pool = torch.cat(pieces)
 
     def inertia(found: Tensor) -> float:

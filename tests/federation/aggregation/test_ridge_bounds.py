@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.aggregation import ridge
-from federation.aggregation.ridge_bounds import implausibility
+from federation.aggregation.ridge import implausibility
 from federation.records import Tree
 from federation.tasks.task import LabelledFeatures
 

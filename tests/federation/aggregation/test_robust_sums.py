@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from federation.aggregation import ridge, robust_sums
+from federation.aggregation import ridge, robust
 from federation.aggregation.present_sums import combined, needs_all, settings_of
 from federation.errors import RoundError, SettingsError
 from federation.methods import method_from_json
@@ -103,7 +103,7 @@ def test_the_choice_is_the_best_of_all_choices() -> None:
         return float(sum(squares))
 
     best = min(combinations(range(7), 5), key=error)
-    assert tuple(robust_sums.used("trimmed_mean", parts, 0.3, 1e-2)) == best == (0, 1, 2, 3, 4)
+    assert tuple(robust.used("trimmed_mean", parts, 0.3, 1e-2)) == best == (0, 1, 2, 3, 4)
 
 
 def test_clients_without_examples_change_nothing() -> None:
@@ -115,20 +115,18 @@ def test_clients_without_examples_change_nothing() -> None:
 
 def test_many_clients_are_dealt_into_groups_of_about_one_size_whatever_their_order() -> None:
     names = [f"n{k}" for k in range(50)]
-    groups = robust_sums.deal(names, 8, 3)
+    groups = robust.deal(names, 8, 3)
     assert sorted(map(len, groups)) == [6] * 6 + [7] * 2
     assert sorted(name for group in groups for name in group) == sorted(names)
-    assert groups == robust_sums.deal(names[::-1], 8, 3)
-    assert groups != robust_sums.deal(names, 8, 4)
-    assert robust_sums.deal(names[:3], 8, 3) == [
-        [name] for group in robust_sums.deal(names[:3], 8, 3) for name in group
-    ]
+    assert groups == robust.deal(names[::-1], 8, 3)
+    assert groups != robust.deal(names, 8, 4)
+    assert robust.deal(names[:3], 8, 3) == [[name] for group in robust.deal(names[:3], 8, 3) for name in group]
 
 
 def test_a_group_with_a_hostile_client_is_left_out_as_a_whole() -> None:
     parts = {**{f"h{k}": sums(k) for k in range(20)}, "a": sums(100, turned=1)}
     found = version(parts, aggregation="median", groups=7)
-    (hit,) = (group for group in robust_sums.deal(list(parts), 7, 7) if "a" in group)
+    (hit,) = (group for group in robust.deal(list(parts), 7, 7) if "a" in group)
     assert is_sum_of(found, [part for name, part in parts.items() if name not in hit])
 
 

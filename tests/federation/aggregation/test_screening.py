@@ -17,6 +17,7 @@ from federation.aggregation.screening import (
     Typical,
     UpdateClaim,
     cap_examples,
+    change_norms,
     examples_limit,
     refusal,
     screen,
@@ -26,7 +27,6 @@ from federation.method import Method
 from federation.methods import METHODS
 from federation.plan import RoundSettings
 from federation.records import Update
-from federation.wire.update_norms import change_norms
 from tests.federation.federated import federation
 
 ON = RoundSettings()

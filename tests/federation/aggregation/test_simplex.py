@@ -9,8 +9,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from federation.aggregation.simplex_qp import minimize_on_simplex
-from federation.methods.fedpac import combination_weights
+from federation.methods.fedpac import combination_weights, minimize_on_simplex
 
 Array = npt.NDArray[np.float64]
 

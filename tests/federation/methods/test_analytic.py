@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.aggregation import ridge
-from federation.aggregation.kept_contributions import KeptContributions
+from federation.aggregation.present_sums import KeptContributions
 from federation.errors import SettingsError
 from federation.methods.analytic import Analytic
 from federation.plan import TrainingConfig
 from federation.records import Client, Examples, Tree, Update
-from federation.records.linear_head import with_linear_head
+from federation.records.head import with_linear_head
 from federation.records.tree import flatten
 from federation.seeds import generator
 from federation.tasks.classification import Classification

@@ -12,7 +12,7 @@ from federation import wire
 from federation.errors import SettingsError
 from federation.methods import method_from_json
 from federation.records import Client
-from federation.records.linear_head import check_dense
+from federation.records.head import check_dense
 from federation.records.tree import flatten
 from federation.training.client_round import steps_of, train_stacked
 from federation.training.forward import initial_client, network

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor, nn
 
-from federation.aggregation import feature_sample
+from federation.aggregation import class_statistics
 from federation.errors import SettingsError
 from federation.methods import METHODS, method_from_json
 from federation.methods.fedtgp import FedTgp, adaptive_margin
@@ -178,13 +178,13 @@ def test_pfedfda_serves_with_the_head_of_what_it_sends() -> None:
 
 
 def test_pfedfda_keeps_the_last_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_sample, "CAPACITY", 4)
+    monkeypatch.setattr(class_statistics, "CAPACITY", 4)
     training = TrainingConfig(classes=2, feature_dim=1)
-    kept = feature_sample.empty_sample(training, torch.zeros(1))
+    kept = class_statistics.empty_sample(training, torch.zeros(1))
     for start, counted in ((1.0, [1.0, 1.0, 0.0]), (3.0, [1.0, 1.0, 1.0])):
         values = torch.arange(3)[:, None] + start
-        kept = feature_sample.added(kept, LabelledFeatures(values, torch.tensor([0, 1, 1]), torch.tensor(counted)))
-    features, classes = feature_sample.rows_of_classes(kept)
+        kept = class_statistics.added(kept, LabelledFeatures(values, torch.tensor([0, 1, 1]), torch.tensor(counted)))
+    features, classes = class_statistics.rows_of_classes(kept)
     assert features[:, 0].tolist() == [5.0, 2.0, 3.0, 4.0], "the fifth has taken the first one's place"
     assert classes.argmax(1).tolist() == [1, 1, 0, 1]
     assert (int(kept.seen), kept.class_counts.tolist()) == (5, [2.0, 3.0])

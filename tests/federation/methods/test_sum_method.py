@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from federation.aggregation.averaging import Accumulator, SumChanges
-from federation.aggregation.kept_contributions import KeptContributions
+from federation.aggregation.present_sums import KeptContributions
 from federation.errors import SettingsError
 from federation.method import SumMethod, trains
 from federation.methods.fedavg import FedAvg

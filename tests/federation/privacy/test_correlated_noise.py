@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from federation.errors import SettingsError
 from federation.methods import method_from_json
 from federation.plan import RoundSettings
-from federation.privacy.correlated_noise import coefficients, next_noise, sensitivity
-from federation.privacy.differential_privacy import aggregated, check_private
+from federation.privacy.differential_privacy import aggregated, check_private, coefficients, next_noise, sensitivity
 from federation.records import Update
 
 ROUNDS, BANDS = 12, 4

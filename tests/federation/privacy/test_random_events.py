@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from federation.privacy.random_events import NEAR, happens, is_below
+from federation.privacy.discrete_gaussian import NEAR, happens, is_below
 
 GAMMAS = [Fraction(0), Fraction(1, 1000), Fraction(1, 3), Fraction(1), Fraction(7, 2)]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from federation.plan import PromotionSettings
-from federation.rounds.promotion import Decision, PromotionVerdict, VersionComparison, judge, needed_devices
+from federation.rounds.promotion import Bar, Decision, PromotionVerdict, VersionComparison, judge, needed_devices
 from gaitway.tasks import metric_of
 
 MACRO_F1, MSE = metric_of("macro_f1"), metric_of("mse")
@@ -17,7 +17,7 @@ MACRO_F1, MSE = metric_of("macro_f1"), metric_of("mse")
 def judged(
     found: VersionComparison, *, needed: int = 2, devices: int = 3, other: str | None = "version 1"
 ) -> PromotionVerdict:
-    return judge(found, needed=needed, devices=devices, margin=0.02, metric=MACRO_F1, other=other, trained=True)
+    return judge(found, Bar(needed, devices, margin=0.02, metric=MACRO_F1), other=other, trained=True)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_within_the_margin_it_is_as_good_and_beyond_it_is_worse() -> None:
 
 def test_what_replaces_nothing_or_a_model_that_was_never_trained_needs_no_pair() -> None:
     assert judged(VersionComparison(2), other=None) == PromotionVerdict(Decision.BETTER, "2 devices measured it")
-    found = judge(VersionComparison(2), needed=2, devices=2, margin=0.0, metric=MSE, other="version 0", trained=False)
+    found = judge(VersionComparison(2), Bar(2, 2, margin=0.0, metric=MSE), other="version 0", trained=False)
     assert found.decision is Decision.BETTER
 
 
@@ -63,9 +63,7 @@ def test_it_moves_only_to_what_enough_have_measured_and_is_not_worse(
     measured: int, paired: int, gain: float, needed: int, margin: float
 ) -> None:
     found = VersionComparison(measured, min(paired, measured), gain)
-    decision = judge(
-        found, needed=needed, devices=20, margin=margin, metric=MACRO_F1, other="version 1", trained=True
-    ).decision
+    decision = judge(found, Bar(needed, 20, margin, MACRO_F1), other="version 1", trained=True).decision
     enough = found.measured >= needed and found.paired >= needed
     assert (decision is Decision.BETTER) == (enough and gain >= -margin)
     assert (decision is Decision.WORSE) == (enough and gain < -margin)

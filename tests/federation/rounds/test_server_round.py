@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from federation.errors import RoundError
 from federation.plan import RoundSettings
-from federation.rounds.in_memory_round import InMemoryRound
 from federation.rounds.server_round import (
     Action,
     Aggregated,
@@ -19,6 +18,7 @@ from federation.rounds.server_round import (
     DeadlinePassed,
     DeviceLost,
     Event,
+    InMemoryRound,
     Opened,
     Paused,
     Resumed,

@@ -14,18 +14,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation.secure_sums import client, server
 from federation.secure_sums.client import ClientState
-from federation.secure_sums.events import (
+from federation.secure_sums.membership import membership
+from federation.secure_sums.messages import (
     FromDevice,
     FromServer,
+    SecureMessage,
     ServerMessage,
     StageClosed,
     SumDevice,
+    SumRequest,
     ToDevice,
     ToServer,
     VectorReady,
 )
-from federation.secure_sums.membership import membership
-from federation.secure_sums.messages import SecureMessage, SumRequest
 from federation.secure_sums.server import ServerStage, ServerState
 
 LAYOUT, LENGTH, BOUND = bytes(32), 5, 1000

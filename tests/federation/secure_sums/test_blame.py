@@ -9,8 +9,15 @@ import pytest
 
 from federation.protocol.signing import Kind, unwrap, wrap
 from federation.secure_sums import server
-from federation.secure_sums.events import FromDevice, StageClosed, ToServer
-from federation.secure_sums.messages import EncryptedShares, RevealedShares, read, written
+from federation.secure_sums.messages import (
+    EncryptedShares,
+    FromDevice,
+    RevealedShares,
+    StageClosed,
+    ToServer,
+    read,
+    written,
+)
 from federation.secure_sums.retries import Blamed, Retry, after_failure, after_publication, complete_groups
 from federation.secure_sums.server import ServerStage
 from federation.secure_sums.unmasking import blame

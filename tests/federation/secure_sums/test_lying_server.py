@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from federation.protocol.signing import Kind, unwrap, wrap
 from federation.secure_sums import client
 from federation.secure_sums.client import ClientStage, ClientStep
-from federation.secure_sums.events import FromServer, ServerMessage
 from federation.secure_sums.membership import membership
 from federation.secure_sums.messages import (
     Confirmation,
     ConfirmedList,
     DeliveredShares,
     EncryptedShares,
+    FromServer,
     IncludedList,
     ListedMember,
     MemberList,
@@ -27,6 +27,7 @@ from federation.secure_sums.messages import (
     PublicKeys,
     RevealedShares,
     SealedShare,
+    ServerMessage,
     SignedHead,
     digest,
     read,

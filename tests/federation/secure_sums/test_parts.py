@@ -13,7 +13,7 @@ from scipy.stats import chi2, hypergeom
 
 from federation.errors import WireError
 from federation.secure_sums import masks, shamir
-from federation.secure_sums.neighbours import CORRECTNESS_BITS, SECURITY_BITS, degree_for, neighbours_of
+from federation.secure_sums.membership import CORRECTNESS_BITS, SECURITY_BITS, degree_for, neighbours_of
 from tests.federation.secure_sums.small_sums import seeded
 
 POINTS = np.array([1, 4, 5, 9, 16_384], np.uint64)

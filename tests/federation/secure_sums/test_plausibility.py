@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from federation.aggregation import ridge, ridge_bounds
+from federation.aggregation import ridge
 from federation.methods import method_from_json
 from federation.plan import SecureSettings
 from federation.privacy.discrete_gaussian import noisy_devices, share_of
@@ -68,10 +68,10 @@ def total(seeds: range) -> Tree:
 
 def test_honest_sums_of_many_clients_are_possible_and_so_is_what_is_left_of_them() -> None:
     sums = total(range(CLIENTS))
-    assert ridge_bounds.total_implausibility(sums, CLIENTS, CLIP) == ""
+    assert ridge.total_implausibility(sums, CLIENTS, CLIP) == ""
     left = client_sums(2)
     rest = {name: value - left[name].long() for name, value in sums.items()}
-    assert ridge_bounds.total_implausibility(rest, CLIENTS - 1, CLIP) == ""
+    assert ridge.total_implausibility(rest, CLIENTS - 1, CLIP) == ""
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_honest_sums_of_many_clients_are_possible_and_so_is_what_is_left_of_them
 def test_impossible_sums_of_features_are_named(name: str, at: object, amount: int, reason: str) -> None:
     sums = total(range(CLIENTS))
     sums[name][at] += amount  # type: ignore[index]
-    assert reason in ridge_bounds.total_implausibility(sums, CLIENTS, CLIP)
+    assert reason in ridge.total_implausibility(sums, CLIENTS, CLIP)
 
 
 def test_honest_noise_makes_sums_indefinite_and_is_no_offence() -> None:
@@ -104,10 +104,10 @@ def test_honest_noise_makes_sums_indefinite_and_is_no_offence() -> None:
             + torch.round(torch.randn(value.shape, generator=generator, dtype=torch.float64) * deviation).long()
             for name, value in sums.items()
         }
-        assert ridge_bounds.total_implausibility(noisy, 50, CLIP) != ""  # without knowing of the noise
-        assert ridge_bounds.total_implausibility(noisy, 50, CLIP, deviation) == ""
+        assert ridge.total_implausibility(noisy, 50, CLIP) != ""  # without knowing of the noise
+        assert ridge.total_implausibility(noisy, 50, CLIP, deviation) == ""
         noisy["gram"][0] += 1 << 50
-        assert ridge_bounds.total_implausibility(noisy, 50, CLIP, deviation) != ""
+        assert ridge.total_implausibility(noisy, 50, CLIP, deviation) != ""
 
 
 def test_a_sum_of_features_counts_its_clients() -> None:

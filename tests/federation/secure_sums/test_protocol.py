@@ -16,16 +16,19 @@ from federation.errors import WireError
 from federation.protocol.signing import Kind, unwrap, wrap
 from federation.secure_sums import client, server
 from federation.secure_sums.client import ClientStage
-from federation.secure_sums.events import FromDevice, FromServer, ServerMessage, ToServer, VectorReady
-from federation.secure_sums.membership import Membership, membership
+from federation.secure_sums.membership import Membership, groups_of, membership
 from federation.secure_sums.messages import (
     EncryptedShares,
+    FromDevice,
+    FromServer,
     PublicKeys,
     RevealedShares,
+    ServerMessage,
+    ToServer,
+    VectorReady,
     read,
     written,
 )
-from federation.secure_sums.neighbours import groups_of
 from federation.secure_sums.server import ServerStage, ServerState
 from tests.federation.secure_sums.small_sums import (
     LAYOUT,

@@ -7,8 +7,7 @@ import pytest
 from scipy.stats import chi2
 
 from federation.protocol.signing import Kind
-from federation.secure_sums.events import VectorReady
-from federation.secure_sums.messages import SumRequest
+from federation.secure_sums.messages import SumRequest, VectorReady
 from federation.secure_sums.server import ServerStage
 from tests.federation.secure_sums.small_sums import LAYOUT, NAMES, Network, request
 

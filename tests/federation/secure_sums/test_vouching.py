@@ -12,8 +12,7 @@ from federation.errors import WireError
 from federation.plan import SecureSettings, live_incompatibility
 from federation.secure_sums import server
 from federation.secure_sums.client import ClientStage
-from federation.secure_sums.events import SumDevice
-from federation.secure_sums.messages import MAX_SIGNED_BYTES
+from federation.secure_sums.messages import MAX_SIGNED_BYTES, SumDevice
 from federation.secure_sums.server import ServerStage
 from federation.secure_sums.vouching import VoucherCheck, read_revoked, read_voucher, revoke, vouch
 from tests.aggregator_api.generated_devices import tiny_plan

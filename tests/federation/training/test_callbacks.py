@@ -15,9 +15,8 @@ from federation.methods.fedavg import FedAvg
 from federation.plan import TrainingConfig
 from federation.records import Client, Phase, TrainingStats, Tree
 from federation.records.tree import flatten
-from federation.training.callbacks import EpochCheckpoint, TrainingCallback
 from federation.training.client_round import steps_of, train_one, train_stacked
-from federation.training.local_round import LocalRound
+from federation.training.local_round import EpochCheckpoint, LocalRound, TrainingCallback
 from tests.federation.federated import AS_FEDAVG, SIZES, Federation, federation
 
 

@@ -14,9 +14,8 @@ from federation.plan import Augmentation, TrainingConfig
 from federation.records import Examples
 from federation.tasks.segmentation import Segmentation
 from federation.training.client_round import train_one, train_stacked
-from federation.training.forward import initial_client, initial_model, network
+from federation.training.forward import Moments, initial_client, initial_model, network, network_input
 from federation.training.local_round import Setup
-from federation.training.pixels import Moments, network_input
 from federation.training.prediction import measure, measure_each, measure_stacked, predict
 from tests.federation.tiny_networks import WIDTH, TinySegmenter
 from tests.federation.training.test_callbacks import assert_equal

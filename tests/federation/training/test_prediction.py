@@ -6,7 +6,8 @@ import torch
 
 from federation.methods import METHODS
 from federation.records import Examples
-from federation.training.prediction import in_batches, measure, measure_each, measure_stacked, predict
+from federation.training.prediction import measure, measure_each, measure_stacked, predict
+from sim.rounds.analyses import in_batches
 from tests.federation.federated import SIZES, federation
 
 

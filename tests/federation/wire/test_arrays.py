@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from federation import wire
 from federation.errors import UpdateError, WireError
 from federation.protocol import arrays
-from federation.protocol.paths import flatten, unflatten
+from federation.protocol.arrays import flatten, unflatten
 from federation.wire import uploads
 
 KINDS = ("bool", "int8", "int32", "int64", "float32", "float64")

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gaitway.terminal import Console
-from har_pipeline.apps.vocabulary import ActivityWords, name_words
+from har_pipeline.apps.export import ActivityWords, name_words
 from har_pipeline.cli import app
 from tests.har_pipeline import layouts
 from tests.har_pipeline.apps import exports

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from har_pipeline import prepare, recordings
-from har_pipeline.gravity import CONVENTIONS, specific_force
-from har_pipeline.readers import READERS, published
-from har_pipeline.readers.synthetic_motion import rotation, segment_readings
+from har_pipeline.readers import READERS, described
+from har_pipeline.readers.synthetic import rotation, segment_readings
+from har_pipeline.units import CONVENTIONS, specific_force
 from tests.har_pipeline import layouts
 from tests.har_pipeline.readers import up
 
 G = 9.80665
-FOLDER = Path(published.__file__).parent
+FOLDER = Path(described.__file__).parent
 BY_MODEL = {"synthetic"}
 """Made by our own model of motion, which `test_synthetic_…` below judges, and not read from files."""
 

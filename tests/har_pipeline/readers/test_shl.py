@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from har_pipeline import SourceError, prepare, recordings
-from har_pipeline.readers import temporary_columns
+from har_pipeline.readers import tables
 from tests.har_pipeline import layouts
 from tests.har_pipeline.layouts_pretraining import shl
 
@@ -46,7 +46,7 @@ def test_the_zips_of_the_preview_are_read_side_by_side(tmp_path):
 def test_chunks_change_no_window(tmp_path, monkeypatch):
     root = layouts.unpacked(shl(), tmp_path)
     whole = prepare("shl", root)
-    monkeypatch.setattr(temporary_columns, "CHUNK_ROWS", 37)
+    monkeypatch.setattr(tables, "CHUNK_ROWS", 37)
     pieces = prepare("shl", root)
     for client in whole.clients:
         np.testing.assert_allclose(pieces.clients[client].x, whole.clients[client].x, atol=1e-5)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from har_pipeline import SettingsError, device_of, prepare, recordings, subject_of
-from har_pipeline.readers.synthetic import PHONES, PLACES
-from har_pipeline.readers.synthetic_motion import RATE_HZ, move, segment_readings
+from har_pipeline.readers.synthetic import PHONES, PLACES, RATE_HZ, move, segment_readings
 
 G = 9.80665
 

@@ -11,7 +11,7 @@ import pytest
 from edge_agent.serving.choice import Rules, choose
 from edge_agent.serving.heads import Head, choose_head
 from edge_agent.serving.model_runs import ExampleKind, ModelEvaluation, Windows
-from federation.serving.preference import Evidence, Prior
+from federation.rounds.serving import Evidence, Prior
 from gaitway.tasks import DEFAULT_TASK
 from har_pipeline import ClientWindows
 from tests.phone.learning.conftest import ByNode

@@ -15,7 +15,7 @@ import pytest
 
 from federation.protocol.signing import Kind
 from federation.secure_sums import server
-from federation.secure_sums.events import ServerMessage, ToDevice, ToServer
+from federation.secure_sums.messages import ServerMessage, ToDevice, ToServer
 from federation.secure_sums.server import ServerStage
 from tests.federation.secure_sums.small_sums import (
     BOUND,

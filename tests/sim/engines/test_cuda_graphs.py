@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from federation.methods import METHODS
 from federation.records import Examples
 from federation.records.tree import flatten, map_tree
-from federation.training.cuda import compute_reproducibly
-from gaitway.exit_codes import ExitCode
+from federation.training.forward import compute_reproducibly
+from gaitway.errors import ExitCode
 from sim.cli.app import app
 from sim.engines import ClientJob, Stacked
 from sim.engines.compiled import CudaGraphs

@@ -13,10 +13,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_api.auth.declared_routes import declared_routes
-from aggregator_api.auth.scopes import is_device_message
+from aggregator_api.auth.scopes import declared_routes, is_device_message
 from aggregator_api.http.api.middleware.problems import replay
-from aggregator_api.operations.refusals import RefusalLog
+from aggregator_api.operations.counts import RefusalLog
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.audit import Intent
 from aggregator_api.storage.db.database import Database

@@ -21,13 +21,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.auth import api_keys, scopes, web_sessions
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.auth.callers import CallerCache
-from aggregator_api.auth.client_address import network
-from aggregator_api.auth.declared_routes import READS, declared_routes
+from aggregator_api.auth.callers import CallerCache, network
+from aggregator_api.auth.scopes import READS, declared_routes
 from aggregator_api.core.errors import ForbiddenError, RequestError, TooManyError, UnauthorizedError
 from aggregator_api.core.settings import Settings
 from aggregator_api.http.api.middleware.problems import send_problem
-from aggregator_api.operations.refusals import RefusalLog
+from aggregator_api.operations.counts import RefusalLog
 from aggregator_api.storage.db.audit import Intent
 
 MAX_CALLERS = 10_000

@@ -8,8 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.core.errors import RequestError, ServerFailedError, StorageFullError, UnavailableError
 from aggregator_api.http.api.middleware.problems import send_problem
-from aggregator_api.storage.db.failure_log import failures
-from aggregator_api.storage.db.outages import Outage, outage_of
+from aggregator_api.storage.outages import Outage, failures, outage_of
 
 log = logging.getLogger(__name__)
 

@@ -67,8 +67,8 @@ def install(app: FastAPI, *, max_body_bytes: int, larger: Mapping[str, int] | No
 def _methods_at(app: FastAPI, path: str) -> set[str]:
     """Return what a path answers; starlette itself names only the methods of the first route there."""
     documented = app.openapi()["paths"].items()
-    here = (operations for template, operations in documented if compile_path(template)[0].match(path))
-    return {method.upper() for operations in here for method in operations}
+    matching = (operations for template, operations in documented if compile_path(template)[0].match(path))
+    return {method.upper() for operations in matching for method in operations}
 
 
 class BodyLimit:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_api.auth.client_address import Network, is_trusted, peer_of
+from aggregator_api.auth.callers import Network, is_trusted, peer_of
 from aggregator_api.core.settings import is_root_path
 
 LOCATION_HEADERS = ("location", "hx-redirect")
@@ -58,5 +58,5 @@ class SubPath:
 def below(root: str, target: str, host: str) -> str:
     """Return where a redirect leads from outside: below `root` if it stays on this server."""
     parts = urlsplit(target)
-    here = parts.netloc in ("", host) and parts.path.startswith("/")
-    return parts._replace(path=root + parts.path).geturl() if here else target
+    is_local = parts.netloc in ("", host) and parts.path.startswith("/")
+    return parts._replace(path=root + parts.path).geturl() if is_local else target

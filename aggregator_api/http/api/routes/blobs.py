@@ -15,8 +15,8 @@ from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import BlobError, NotFoundError, UnavailableError
 from aggregator_api.http.api.dependencies import CallerDep, DatabaseDep, DownloadsDep
 from aggregator_api.http.api.middleware.problems import responses
+from aggregator_api.storage.broadcasts import Downloads
 from aggregator_api.storage.db import repositories
-from aggregator_api.storage.downloads import Downloads
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
 

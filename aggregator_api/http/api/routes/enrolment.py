@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.scopes import anybody, requires
 from aggregator_api.core.errors import NotFoundError
 from aggregator_api.devices import enrolment_tokens
-from aggregator_api.devices.requests import Claim, DeviceToken, Enrol, Enrolment, TokenRequest
+from aggregator_api.devices.enrolment import Claim, DeviceToken, Enrol, Enrolment, TokenRequest
 from aggregator_api.devices.service import find
 from aggregator_api.federations import service
 from aggregator_api.http.api import queries

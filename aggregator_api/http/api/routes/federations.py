@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Query, Response
 
 from aggregator_api.auth.scopes import requires
 from aggregator_api.federations import service
-from aggregator_api.federations.requests import FederationChanges, NewFederation
+from aggregator_api.federations.service import FederationChanges, NewFederation
 from aggregator_api.http.api import queries
 from aggregator_api.http.api.dependencies import (
     CallerDep,

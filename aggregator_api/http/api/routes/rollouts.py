@@ -15,7 +15,7 @@ from aggregator_api.http.api.middleware.problems import responses
 from aggregator_api.http.api.schemas.resources import Page
 from aggregator_api.http.api.schemas.rollouts import AnswerName, RolloutDetail, RolloutDevice, RolloutView
 from aggregator_api.rollouts import transitions
-from aggregator_api.rollouts.requests import NewRollout
+from aggregator_api.rollouts.schedules import NewRollout
 from aggregator_api.rollouts.service import unknown
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import RolloutRow

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from aggregator_api.auth.api_keys import Scope
-from aggregator_api.devices.requests import Tags
+from aggregator_api.devices.enrolment import Tags
 from aggregator_api.http.api.schemas.resources import View
 from federation.plan import Name, Strict
 

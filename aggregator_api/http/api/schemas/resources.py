@@ -6,8 +6,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from aggregator_api.devices.requests import Tags
-from aggregator_api.rollouts.requests import Override
+from aggregator_api.devices.enrolment import Tags
+from aggregator_api.rollouts.schedules import Override
 from aggregator_api.storage.db.event_kinds import meanings
 from federation.plan import Plan, Strict, Words
 

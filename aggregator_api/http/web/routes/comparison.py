@@ -29,7 +29,7 @@ class ScoreCurve(NamedTuple):
 
     name: str
     points: str
-    said: str
+    summary: str
 
 
 class CurveChart(NamedTuple):
@@ -55,15 +55,15 @@ def compare(request: Request, database: DatabaseDep, caller: CallerDep, names: N
             offered = offered.where(FederationRow.name == caller.federation)
         known = session.scalars(offered).all()
         rows = [service.get_federation(session, name) for name in wanted]
-        numbers = [[one.number for one in latest_rounds(session, row, views.CHART_ROUNDS)] for row in rows]
+        numbers = [[round_row.number for round_row in latest_rounds(session, row, views.CHART_ROUNDS)] for row in rows]
         found = [compared(row, round_scores(session, row, n)) for row, n in zip(rows, numbers, strict=True)]
-        same = len({one.plan.task.get("name") for one in found}) <= 1
+        same = len({federation.plan.task.get("name") for federation in found}) <= 1
         pairs = [
-            paired(session, row, one.last_round, rows[0], found[0].last_round)
-            for row, one in zip(rows[1:], found[1:], strict=True)
+            paired(session, row, federation.last_round, rows[0], found[0].last_round)
+            for row, federation in zip(rows[1:], found[1:], strict=True)
             if same
         ]
-    labels = list(dict.fromkeys(label for one in found for label in one.plan.labels))
+    labels = list(dict.fromkeys(label for federation in found for label in federation.plan.labels))
     values: dict[str, Any] = {
         "found": found,
         "pairs": pairs,
@@ -78,23 +78,20 @@ def compare(request: Request, database: DatabaseDep, caller: CallerDep, names: N
 
 def _chart(found: list[ComparedFederation]) -> CurveChart | None:
     """Lay the curves out; None where there is nothing to see."""
-    numbers = [number for one in found for number in one.scores]
-    means = [score.mean for one in found for score in one.scores.values()]
+    numbers = [number for federation in found for number in federation.scores]
+    means = [score.mean for federation in found for score in federation.scores.values()]
     if not numbers:
         return None
     first, last, low, high = min(numbers), max(numbers), min(means), max(means)
     low, high = (low - 0.05 * abs(low or 1), high + 0.05 * abs(high or 1)) if low == high else (low, high)
     curves = []
-    for one in found:
+    for federation in found:
         at = [
             (1000 * (number - first) / max(1, last - first), 300 - 300 * (score.mean - low) / (high - low))
-            for number, score in sorted(one.scores.items())
+            for number, score in sorted(federation.scores.items())
         ]
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-        text = (
-            f"{one.name}: {views.score_text(one.metric, one.last.mean)} in round {one.last_round}"
-            if one.last
-            else f"{one.name}: not measured yet"
-        )
-        curves.append(ScoreCurve(one.name, points, text))
+        last_score = views.score_text(federation.metric, federation.last.mean) if federation.last else ""
+        text = f"{last_score} in round {federation.last_round}" if last_score else "not measured yet"
+        curves.append(ScoreCurve(federation.name, points, f"{federation.name}: {text}"))
     return CurveChart(curves, (first, last), (low, high))

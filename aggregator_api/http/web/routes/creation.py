@@ -15,7 +15,7 @@ from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import RequestError, UnprocessableError
 from aggregator_api.federations import service
 from aggregator_api.federations.initial_state import feature_dim_of, network_names
-from aggregator_api.federations.requests import NewFederation
+from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.api.dependencies import CheckpointServiceDep, DatabaseDep, FederationServiceDep
 from aggregator_api.http.web.derivation import checkpoint_fields, derived_fields
 from aggregator_api.http.web.forms import Form, FormDep, words_of

@@ -179,6 +179,6 @@ def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict
         "metric_name": name,
         "metric": metric,
         "score_text": views.score_text,
-        "classes": [(label, key) for label, key in named if any(key in one.metrics for one in past)],
+        "classes": [(label, key) for label, key in named if any(key in entry.metrics for entry in past)],
         "class_metric": class_metric_of(plan),
     }

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import RedirectResponse
 
 from aggregator_api.auth import api_keys, web_sessions
-from aggregator_api.auth.client_address import peer_of
+from aggregator_api.auth.callers import peer_of
 from aggregator_api.auth.scopes import anybody
 from aggregator_api.core.errors import ForbiddenError, RequestError
 from aggregator_api.core.ports import is_loopback

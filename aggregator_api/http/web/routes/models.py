@@ -43,7 +43,7 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
         page_params = cursor._replace(newest_first=True)
         found = queries.model_versions(session, row, page_params)
         aliases = queries.aliases(session, row)
-        bases = round_history.bases(session, row, [each.round_number for each in found.items])
+        bases = round_history.bases(session, row, [version.round_number for version in found.items])
         metric = metric_of(Plan.model_validate(row.plan))[1]
         fixed, note, regression = moved_by_server(row), row.stable_note, row.regression
         given, newest = given_versions(session, row), repositories.current_version(session, row).version

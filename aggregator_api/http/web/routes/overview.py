@@ -45,7 +45,7 @@ def _found(
     with database.read() as session:
         found, following = views.summaries(session, caller.federation, wanted)
         own = attention.of_server(session, readiness, time.time()) if caller.federation is None else []
-    urgent = attention.worst_first([*own, *(one for each in found for one in each.attention)])
+    urgent = attention.worst_first([*own, *(item for overview in found for item in overview.attention)])
     shown: dict[str, Any] = {"summaries": found, "next_cursor": following, "cursor": cursor.cursor}
     shown["may_create"] = may_act(caller, None)
     return {**shown, "attention": urgent}

@@ -191,4 +191,4 @@ def _seen(present: ModelVersionRow | None) -> str:
 def _schedules(chosen: str) -> list[tuple[str, str, str, bool]]:
     """Return the schedules to choose from: name, label, purpose, whether it is chosen."""
     own = [(OWN, "as the federation's settings say", "", chosen == OWN)]
-    return own + [(name, one.label, one.purpose, chosen == name) for name, one in SCHEDULES.items()]
+    return own + [(name, schedule.label, schedule.purpose, chosen == name) for name, schedule in SCHEDULES.items()]

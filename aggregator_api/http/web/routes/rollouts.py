@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.federations import service
-from aggregator_api.federations.requests import FederationChanges
+from aggregator_api.federations.service import FederationChanges
 from aggregator_api.http.api import queries, rollout_queries
 from aggregator_api.http.api.dependencies import (
     MAX_ID,
@@ -32,8 +32,7 @@ from aggregator_api.http.web.forms import FormDep
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.http.web.routes.releases import OWN, refuse_changed
 from aggregator_api.rollouts.release_steps import present_version
-from aggregator_api.rollouts.requests import NewRollout
-from aggregator_api.rollouts.schedules import SCHEDULES, release_settings, schedule_of
+from aggregator_api.rollouts.schedules import SCHEDULES, NewRollout, release_settings, schedule_of
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
 from aggregator_api.storage.db.models import FederationRow

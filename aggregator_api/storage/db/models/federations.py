@@ -114,7 +114,7 @@ class ModelVersionRow(Base):
     broadcast_size: Mapped[int] = mapped_column(SIZE)
     created_at: Mapped[float]
     deleted_at: Mapped[float | None]  # its bytes are gone or will be; the row stays, as rounds refer to it
-    # sums of what its devices reported of their models' gains (federation.serving.gains); null: an earlier version's
+    # sums of what its devices reported of their models' gains (federation.rounds.gains); null: an earlier version's
     gains: Mapped[dict[str, list[int]] | None] = mapped_column(JSON)
     withdrawn: Mapped[str] = mapped_column(Text, default="", server_default="")  # why; '': it was not
 

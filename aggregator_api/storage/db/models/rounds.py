@@ -81,7 +81,7 @@ class UpdateRow(Base):
     sha256: Mapped[str] = mapped_column(SHA256)
     size: Mapped[int] = mapped_column(SIZE)
     manifest: Mapped[dict[str, Any]] = mapped_column(JSON)
-    # L2 norm of each group of tensors (see federation.wire.update_norms); null if it was not measured
+    # L2 norm of each group of tensors (see federation.aggregation.screening); null if it was not measured
     norms: Mapped[dict[str, float] | None] = mapped_column(JSON)
     counted_examples: Mapped[int | None]  # that it counts with in its round, where it claims more
     received_at: Mapped[float]

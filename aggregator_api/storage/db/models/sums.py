@@ -106,5 +106,7 @@ class MaskedContributionRow(Base):
     # the number of the sums that this version has, and of those that it would add now, by its status; 0: others
     sequence: Mapped[int] = mapped_column(default=0, server_default="0")
     reported: Mapped[int] = mapped_column(default=0, server_default="0")
+    # the number of the sums that it added to an impossible sum that was seen; 0: none, or a version has it since
+    seen: Mapped[int] = mapped_column(default=0, server_default="0")
 
     device: Mapped[DeviceRow] = relationship(lazy="joined")

@@ -77,7 +77,7 @@ def hosts_of(certificate: bytes) -> tuple[str, ...]:
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, x509.ExtensionNotFound) as error:
         raise ConfigError(f"the certificate that is there cannot be read: {error}; give its names by --host") from error
-    return tuple(str(one.value) for one in names)
+    return tuple(str(name.value) for name in names)
 
 
 def _read(authority: CertifiedKey) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

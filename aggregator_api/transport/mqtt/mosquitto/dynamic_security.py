@@ -17,7 +17,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from aggregator_api.core.errors import BrokerError
 from aggregator_api.core.settings import BrokerAccess, Settings
-from aggregator_api.devices.accounts import BrokerAccounts, NoAccounts
+from aggregator_api.devices.service import BrokerAccounts, NoAccounts
 from aggregator_api.transport.mqtt.client import secure
 from aggregator_api.transport.mqtt.mosquitto import roles
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
 from edge_agent.machine.state import identity
-from edge_agent.sensors.sensor_logger.http import PATH
+from edge_agent.sensors.sensor_logger.inbox import PATH
 from edge_agent.storage.repair import open_checked
 from edge_agent.storage.state_store import StateStore
 from har_pipeline import dataset_labels

@@ -29,8 +29,7 @@ from edge_agent.errors import ConfigError
 from edge_agent.http_server import CONNECTIONS
 from edge_agent.machine.events import DataReady, Event, PhoneConditions, SensorFailed
 from edge_agent.sensors import open_source
-from edge_agent.sensors.sensor_logger.http import PATH, Listener
-from edge_agent.sensors.sensor_logger.inbox import MAX_QUEUED, Outcome, PhoneInbox
+from edge_agent.sensors.sensor_logger.inbox import MAX_QUEUED, PATH, Listener, Outcome, PhoneInbox
 from edge_agent.storage.window_store import WindowStore
 from har_pipeline import dataset_labels, split_client
 from tests.edge_agent.factories import make_config, make_plan

@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 
 from edge_agent.config.sensors import PhoneSection
 from edge_agent.machine.events import PhoneConditions
-from edge_agent.sensors.sensor_logger.calibration import signed, wrong_direction, wrong_units
 from edge_agent.sensors.sensor_logger.inbox import Vocabulary
-from edge_agent.sensors.sensor_logger.message import PhoneSamples, SampleBatch, parse
+from edge_agent.sensors.sensor_logger.message import (
+    PhoneSamples,
+    SampleBatch,
+    parse,
+    signed,
+    wrong_direction,
+    wrong_units,
+)
 from edge_agent.sensors.sensor_logger.stream import MAX_WAITING, PhoneStream
 from har_pipeline import Recording, StreamPipeline, Window
 from tests.edge_agent.sensors.sensor_logger.phone import (

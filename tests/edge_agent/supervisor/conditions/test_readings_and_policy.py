@@ -14,16 +14,15 @@ from pydantic import ValidationError
 
 from edge_agent.config.training import ConditionsSection
 from edge_agent.machine.events import PhoneConditions, TrainingConditions
-from edge_agent.supervisor.conditions.jetson import Jetson
-from edge_agent.supervisor.conditions.policy import (
+from edge_agent.supervisor.conditions.readings import CpuLoad, Jetson, Readings, read_power, read_temperature
+from edge_agent.supervisor.conditions.watcher import (
     PHONE_READING_TTL_S,
     Conditions,
+    ConditionWatcher,
     continue_blockers,
     start_blockers,
     with_phone,
 )
-from edge_agent.supervisor.conditions.readings import CpuLoad, Readings, read_power, read_temperature
-from edge_agent.supervisor.conditions.watcher import ConditionWatcher
 
 GOOD = Conditions(
     charging=True,

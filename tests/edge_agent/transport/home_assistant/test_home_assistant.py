@@ -17,14 +17,13 @@ from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
-from edge_agent.config.home_assistant import HomeAssistantSection
+from edge_agent.config.brokers import HomeAssistantSection
 from edge_agent.config.settings import load
 from edge_agent.errors import ConfigError
-from edge_agent.storage.home_assistant import noted_topics, switch
+from edge_agent.storage.consent import noted_topics, switch_home_assistant
 from edge_agent.storage.state_store import StateStore
-from edge_agent.transport.home_assistant import discovery
-from edge_agent.transport.home_assistant.discovery import HomeState
-from edge_agent.transport.home_assistant.publisher import HomeAssistant
+from edge_agent.transport import home_assistant
+from edge_agent.transport.home_assistant import HomeAssistant, HomeState
 from tests.edge_agent.sensors.sensor_logger.test_http import free_port
 from tests.edge_agent.transport.home_assistant.published_schema import Sensor, check
 
@@ -34,15 +33,15 @@ WALKING = HomeState("wlk", 0.934, "global model of round 7", "idle", ())
 
 
 def test_the_configs_are_those_of_the_documents_and_of_one_device() -> None:
-    node = discovery.node_of("kitchen.pi", "demo", "homeassistant")
-    made = discovery.configs(node, LABELS, "0.3.0")
+    node = home_assistant.node_of("kitchen.pi", "demo", "homeassistant")
+    made = home_assistant.configs(node, LABELS, "0.3.0")
     entities = {topic: check(topic, json.dumps(each)) for topic, each in made.items()}
     assert len({each.unique_id for each in entities.values()}) == len(entities) == 5
     assert len({each.device.model_dump_json() for each in entities.values()}) == 1
     activity = next(each for each in entities.values() if each.name == "Activity")
     assert isinstance(activity, Sensor)
     assert activity.options == ["sitting", "stairs up", "walking"], "as people read them"
-    state = json.loads(discovery.state_payload(WALKING))
+    state = json.loads(home_assistant.state_payload(WALKING))
     assert state["activity"] in activity.options
     assert state == {
         "activity": "walking",
@@ -51,9 +50,11 @@ def test_the_configs_are_those_of_the_documents_and_of_one_device() -> None:
         "doing": "idle",
         "problems": [],
     }
-    assert json.loads(discovery.state_payload(WALKING._replace(activity=None, probability=None)))["activity"] is None
-    assert discovery.node_of("kitchen_pi", "demo", "h").id != node.id, "two names, two devices"
-    assert "options" not in next(iter(discovery.configs(node, (), "0").values())), "a number has none"
+    assert (
+        json.loads(home_assistant.state_payload(WALKING._replace(activity=None, probability=None)))["activity"] is None
+    )
+    assert home_assistant.node_of("kitchen_pi", "demo", "h").id != node.id, "two names, two devices"
+    assert "options" not in next(iter(home_assistant.configs(node, (), "0").values())), "a number has none"
 
 
 def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
@@ -169,13 +170,13 @@ def test_entities_come_outlive_their_broker_and_are_removed(tmp_path: Path, brok
         until(lambda: not any(broker.kept.values()))
         assert noted_topics(store) == ()
 
-        switch(store, on=True)  # an agent that runs removes them itself, and comes back
+        switch_home_assistant(store, on=True)  # an agent that runs removes them itself, and comes back
         home = HomeAssistant(settings.home_assistant, "pi", "demo")
         until(lambda: home.tick(store, WALKING, LABELS) or broker.availability() == b"online")
-        switch(store, on=False)
+        switch_home_assistant(store, on=False)
         until(lambda: home.tick(store, WALKING, LABELS) or not any(broker.kept.values()))
         until(lambda: home.tick(store, WALKING, LABELS) or not noted_topics(store))
-        switch(store, on=True)
+        switch_home_assistant(store, on=True)
         until(lambda: home.tick(store, WALKING, LABELS) or broker.availability() == b"online")
         home.stop(2.0)
 

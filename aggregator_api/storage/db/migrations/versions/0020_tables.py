@@ -294,6 +294,7 @@ def upgrade() -> None:
         sa.Column("version", WHOLE, nullable=True),
         sa.Column("sequence", WHOLE, server_default="0", nullable=False),
         sa.Column("reported", WHOLE, server_default="0", nullable=False),
+        sa.Column("seen", WHOLE, server_default="0", nullable=False),
         sa.ForeignKeyConstraint(["device_id"], ["devices.id"], name=op.f("fk_masked_contributions_device_id")),
         sa.ForeignKeyConstraint(
             ["federation_id"], ["federations.id"], name=op.f("fk_masked_contributions_federation_id")

@@ -1,1 +1,0 @@
-"""A Home Assistant in the same home: what the device recognizes, as entities of its MQTT integration."""

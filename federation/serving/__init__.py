@@ -1,1 +1,0 @@
-"""Which of a client's models it serves with."""
