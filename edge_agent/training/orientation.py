@@ -1,4 +1,4 @@
-"""Whether a device lies as those lay whose windows the shared head has learnt from (`models.model`)."""
+"""Whether a device lies as those lay whose windows the shared head has learnt from (`models.har_features`)."""
 
 from __future__ import annotations
 

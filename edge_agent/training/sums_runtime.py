@@ -284,7 +284,7 @@ class SumsRuntime:
         return state
 
     def _orientation(self, features: np.ndarray) -> dict[str, Any]:
-        """Say how far gravity lies from what is usual, by the features that say it (`models.model`)."""
+        """Say how far gravity lies from what is usual, by the features that say it (`models.har_features`)."""
         columns = self._session.metadata.gravity_columns
         usual = feature_moments(self._shared.sums, columns) if columns else None
         if usual is None or not len(features):
