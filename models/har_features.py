@@ -1,4 +1,5 @@
 """Hand-made features of raw windows, and random cosines of them, under a linear head: nothing below the head trains.
+
 183 numbers of a window in m/s² and rad/s. The first 90 are the same however the phone is turned: of |a|, |ω| and of the
 vertical and horizontal parts of both about the window's mean acceleration mean, standard deviation, mean |Δ| and |rfft|
 of bins 1 to 8, without the means of |a| and of the vertical acceleration, which tell one sensor's error from another's

@@ -1,4 +1,4 @@
-"""Pages of sections: as one self-contained HTML file without script or network, and as Markdown."""
+"""One self-contained report.html of a run, with its tables: no script, no network, images inside."""
 
 from __future__ import annotations
 

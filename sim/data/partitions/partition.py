@@ -1,6 +1,5 @@
-"""Dividing whole things in given proportions, by the largest remainders (Hamilton's method).
+"""What a partition is: a matrix of counts, clients × classes, and the seeded order of examples that it is filled from.
 
-What a partition is: a matrix of counts, clients × classes, and the seeded order of examples that it is filled from.
 Every partition by label decides only how many examples of each class a client gets; which ones is decided by one
 shuffled order for each class, from which the clients take their runs one after another. So no example is given twice,
 and a client that is added at the end changes no other's examples as long as it changes no other's counts.
