@@ -42,13 +42,13 @@ def architectures(settings: Experiment, method: Method, task: Task) -> tuple[Arc
 
 def _architecture(spec: ModelSpec, method: Method, task: Task, settings: Experiment) -> Architecture:
     training = settings.training
-    module = initial_model(lambda: _architecture(spec, settings, task), training.seed).to(settings.device)
+    module = initial_model(lambda: _module(spec, settings, task), training.seed).to(settings.device)
     cast = torch.bfloat16 if settings.autocast == "bfloat16" else None
     setup = Setup(method, training, network(module, autocast=cast), task, rounds=settings.rounds.rounds)
     return Architecture(spec, setup, method.init_client_state(initial_client(module), training))
 
 
-def _architecture(spec: ModelSpec, settings: Experiment, task: Task) -> nn.Module:
+def _module(spec: ModelSpec, settings: Experiment, task: Task) -> nn.Module:
     module = models.build(spec.name, classes=settings.training.classes, **spec.options)
     if settings.init is not None:
         initialize(module, settings.init)

@@ -4,7 +4,7 @@ Average ranks are an SVG file of text, the same bytes on every machine. After J.
 Classifiers over Multiple Data Sets, JMLR 7, 2006, section 3.2.2: each arm has a bar of one critical difference
 (Nemenyi, α = 0.05) around its rank, and two arms differ where their bars do not touch.
 
-Pages and figures of results, and numbers in other documents, from declarations and summaries alone. `docs/results.md`,
+`docs/results.md`,
 `conditions.md`, `fedali.md` and `questions.md` have a row for each arm and the measure by which a table compares, and
 `docs/measures.csv` has all measures. A cell is the mean over the seeds that have a summary; without one it is a dash,
 never a number, and a row without any is left out. Differences to the baseline are paired over seeds: mean, 95 % by
