@@ -150,16 +150,7 @@ class Runtime:
         self.rollout_scheduler = RolloutScheduler(self.database, self.coordinator, announcer, self.leadership)
         self.promotion_scheduler = PromotionScheduler(self.database, self.coordinator, self.leadership)
         self._uploads = PartialUploads(settings.data_dir.resolve() / "spool")
-        self.ingest = Ingest(
-            self.database,
-            self.blobs,
-            self._uploads,
-            self.coordinator,
-            announcer,
-            uploads_per_device=settings.uploads_per_device,
-            enrolled_only=settings.enrolled_only,
-            min_free_bytes=settings.min_free_bytes,
-        )
+        self.ingest = Ingest(self.database, self.blobs, self._uploads, self.coordinator, announcer, settings)
 
     def _make_services(self) -> None:
         settings = self.settings

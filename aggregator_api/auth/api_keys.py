@@ -13,8 +13,9 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -22,6 +23,7 @@ from aggregator_api.auth.signing import write_secret
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import CredentialRow, DeviceRow, FederationRow
+from federation.plan import Name, Strict
 
 Scope = Literal["operator", "read", "device"]
 """operator: everything; read: every GET; device: the models that are sent to devices."""
@@ -35,6 +37,22 @@ AT_ONCE = 5_000
 """Values in one query: a database takes only so many."""
 _KEY = re.compile(r"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NO_SHA256 = "0" * 64
+
+
+YEAR_S = 366 * 24 * 3600
+
+
+class NewKey(Strict):
+    """A key to make."""
+
+    name: Name = Field(description="whose key it is, for the operator")
+    scopes: list[Scope] = Field(
+        min_length=1, max_length=3, description="operator: all; read: every GET; device: models"
+    )
+    federation: Name | None = Field(default=None, description="null: the whole server")
+    lifetime_s: Annotated[int, Field(ge=60, le=10 * YEAR_S)] | None = Field(
+        default=None, description="null: until revoked"
+    )
 
 
 @dataclass(frozen=True)

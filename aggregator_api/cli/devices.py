@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ from aggregator_api.cli.session import (
 )
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.settings import load
-from aggregator_api.http.api.schemas.resources import DeviceTags
+from aggregator_api.devices.service import DeviceTags
 from aggregator_api.storage.db.models import DeviceRow, FederationRow
 
 app = new_app("List, approve, remove and group devices of federations.")
@@ -215,8 +215,9 @@ def enrol(
         address, row = enrolment_tokens.checked_server(server), get_federation(session, federation)
         wanted = enrolment_tokens.read_devices(_text(devices), _enrolled(session, row))
         server_key = Identity(load(config, data_dir=data_dir).identity).public_key
-        given = {"auto_approve": auto_approve, "lifetime_s": hours * 3600, "server_key": server_key}
-        made = _tokens(session, row, wanted, address, given)
+        base = enrolment_tokens.NewToken(auto_approve=auto_approve, lifetime_s=hours * 3600)
+        tokens = [base.model_copy(update={"device": entry.device, "tags": list(entry.tags)}) for entry in wanted]
+        made = [_issued(session, row, new, address, server_key) for new in tokens]
         text = enrolment_tokens.sheet(made) if out.suffix == ".html" else enrolment_tokens.token_table(made)
         if not write_secret(out, text.encode()):
             raise ConfigError(f"{out} is there already, and may hold tokens; delete it, or name another file")
@@ -235,26 +236,12 @@ def _enrolled(session: Session, federation: FederationRow) -> Sequence[str]:
     return session.scalars(query.where(DeviceRow.enrolment.in_(("pending", "approved")))).all()
 
 
-def _tokens(
-    session: Session,
-    federation: FederationRow,
-    wanted: Sequence[Any],
-    server: str,
-    given: Mapping[str, Any],
-) -> list[Any]:
+def _issued(session: Session, federation: FederationRow, new: Any, server: str, server_key: bytes) -> Any:
     from aggregator_api.devices import enrolment_tokens
-    from aggregator_api.devices.enrolment_tokens import IssuedToken
     from federation.protocol.enrolment_uri import EnrolmentUri
 
-    made = []
-    for entry in wanted:
-        row, token = enrolment_tokens.make(session, federation, device=entry.device, tags=entry.tags, **given)
-        made.append(IssuedToken(EnrolmentUri(server, federation.name, entry.device, token), entry.tags, row.expires_at))
-        note(
-            session,
-            "enrolment-tokens.create",
-            federation=federation.name,
-            device=entry.device,
-            detail=f"token {row.id}",
-        )
-    return made
+    row, token = enrolment_tokens.make(session, federation, new, server_key)
+    detail = f"token {row.id}"
+    note(session, "enrolment-tokens.create", federation=federation.name, device=new.device, detail=detail)
+    uri = EnrolmentUri(server, federation.name, new.device, token)
+    return enrolment_tokens.IssuedToken(uri, new.tags, row.expires_at)

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys, web_sessions
+from aggregator_api.auth.api_keys import NewKey
 from aggregator_api.auth.signing import Identity
 from aggregator_api.cli.session import (
     DAY_S,
@@ -35,7 +36,7 @@ from aggregator_api.cli.session import (
 from aggregator_api.core.errors import ConfigError, NotFoundError
 from aggregator_api.core.settings import load
 from aggregator_api.devices import enrolment_tokens
-from aggregator_api.http.api.schemas.credentials import NewKey, NewToken
+from aggregator_api.devices.enrolment_tokens import NewToken
 from aggregator_api.storage.db.models import CredentialRow, DeviceRow
 from federation.secure_sums import vouching
 from gaitway.files import write_file
@@ -173,10 +174,7 @@ def confirm_tokens(
     with writing(data_dir, config) as session:
         home = get_federation(session, federation)
         for id in ids:
-            row = enrolment_tokens.of_federation(session, home, id)
-            if row is None:
-                raise NotFoundError(f"federation {federation!r} has no enrolment token {id}")
-            row.held_at = None
+            enrolment_tokens.confirm(session, home, id)
             note(session, "enrolment-tokens.confirm", federation=federation, detail=f"token {id}")
     typer.echo(f"{', '.join(map(str, ids))}: confirmed")
 
@@ -198,14 +196,7 @@ def create_token(
         server = Identity(load(config, data_dir=data_dir).identity)
         given = {"device": device, "auto_approve": auto_approve, "lifetime_s": hours * 3600}
         new = NewToken.model_validate(given)
-        made, token = enrolment_tokens.make(
-            session,
-            get_federation(session, federation),
-            device=new.device,
-            auto_approve=new.auto_approve,
-            lifetime_s=new.lifetime_s,
-            server_key=server.public_key,
-        )
+        made, token = enrolment_tokens.make(session, get_federation(session, federation), new, server.public_key)
         about = {"federation": federation, "device": device or "", "detail": f"token {made.id}"}
         note(session, "enrolment-tokens.create", **about)
     typer.echo(token)

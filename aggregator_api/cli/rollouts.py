@@ -46,7 +46,7 @@ def start(
     Example: `python -m aggregator_api rollouts start --federation walk --version 3 --tag pilot`
     """
     from aggregator_api.rollouts import service, transitions  # torch takes a second, which --help need not
-    from aggregator_api.rollouts.schedules import NewRollout
+    from aggregator_api.rollouts.service import NewRollout
 
     with writing(data_dir, config) as session:
         row = get_federation(session, federation)
@@ -138,7 +138,7 @@ def halt(
 def _listed(federation: str, data_dir: Any, config: Any) -> list[dict[str, Any]]:
     from sqlalchemy import select
 
-    from aggregator_api.http.api.rollout_queries import described
+    from aggregator_api.http.queries.rollouts import described
     from aggregator_api.storage.db.models import RolloutRow
 
     with reading(data_dir, config) as session:

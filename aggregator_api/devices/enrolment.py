@@ -32,7 +32,7 @@ from aggregator_api.devices.vouching import forget_voucher
 from aggregator_api.storage.db import audit, repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import DeviceRow, EnrolmentTokenRow, FederationRow
-from federation.plan import Name, Plan, Strict, Text
+from federation.plan import Name, Strict, Text
 from federation.privacy.promises import PrivacyPromises, promises_of
 from federation.protocol.signing import Kind, to_sign
 
@@ -43,7 +43,6 @@ Signature = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="base64 of the ed25519 signature, 64 bytes")
 ]
 
-Tags = Annotated[list[Name], Field(max_length=32)]
 Moment = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -299,7 +298,7 @@ def _enrolment_status(session: Session, federation: FederationRow, row: DeviceRo
 
 
 def _promises(federation: FederationRow) -> PrivacyPromises:
-    return promises_of(Plan.model_validate(federation.plan))
+    return promises_of(federation.parsed_plan)
 
 
 def _signed(public_key: str, signature: str, message: bytes) -> bool:

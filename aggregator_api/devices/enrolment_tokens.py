@@ -10,32 +10,44 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import segno
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from sqlalchemy import CursorResult, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_api.core.errors import ConfigError, UnauthorizedError
+from aggregator_api.core.errors import ConfigError, NotFoundError, UnauthorizedError
 from aggregator_api.storage.db.models import EnrolmentTokenRow, FederationRow
-from federation.plan import Name
+from federation.plan import Name, Strict
 from federation.protocol.enrolment_uri import EnrolmentUri
 from federation.protocol.signing import fingerprint
 
 UNKNOWN = "this enrolment token is not known here; ask the operator for one"
 
 
+DAY_S = 24 * 3600
+YEAR_S = 366 * DAY_S
+
+
+Tags = Annotated[list[Name], Field(max_length=32)]
+
+
+class NewToken(Strict):
+    """An enrolment token to make."""
+
+    device: Name | None = Field(default=None, description="null: a device of any name that is free")
+    auto_approve: bool = Field(default=False, description="let the device in without the operator's approval")
+    tags: Tags = Field(default=[], description="groups that the device is put into when it enrols")
+    lifetime_s: Annotated[int, Field(ge=60, le=YEAR_S)] = DAY_S
+
+
 def make(
     session: Session,
     federation: FederationRow,
-    *,
-    device: str | None,
-    auto_approve: bool,
-    lifetime_s: float,
+    new: NewToken,
     server_key: bytes,
-    tags: Iterable[str] = (),
 ) -> tuple[EnrolmentTokenRow, str]:
     """Write a new token's row, and return it with the token, which is not kept.
 
@@ -46,11 +58,11 @@ def make(
     row = EnrolmentTokenRow(
         federation_id=federation.id,
         token_sha256=_sha256(token),
-        device=device,
-        auto_approve=auto_approve,
-        tags=sorted(set(tags)),
+        device=new.device,
+        auto_approve=new.auto_approve,
+        tags=sorted(set(new.tags)),
         created_at=now,
-        expires_at=now + lifetime_s,
+        expires_at=now + new.lifetime_s,
     )
     session.add(row)
     session.flush()
@@ -81,10 +93,29 @@ def find(session: Session, federation: FederationRow, token: str, device: str, n
     return row
 
 
-def of_federation(session: Session, federation: FederationRow, id: int) -> EnrolmentTokenRow | None:
-    """Find a token of a federation by its number."""
+def revoke(session: Session, federation: FederationRow, id: int) -> EnrolmentTokenRow:
+    """Let a token that was not used let nobody in.
+
+    Raises:
+        NotFoundError: if the federation has no such token; so for `confirm`.
+    """
+    row = _get(session, federation, id)
+    row.revoked_at = row.revoked_at or time.time()
+    return row
+
+
+def confirm(session: Session, federation: FederationRow, id: int) -> EnrolmentTokenRow:
+    """Let a token that a restore without the ledger holds let a device in, as before."""
+    row = _get(session, federation, id)
+    row.held_at = None
+    return row
+
+
+def _get(session: Session, federation: FederationRow, id: int) -> EnrolmentTokenRow:
     row = session.get(EnrolmentTokenRow, id)
-    return row if row is not None and row.federation_id == federation.id else None
+    if row is None or row.federation_id != federation.id:
+        raise NotFoundError(f"federation {federation.name!r} has no enrolment token {id}")
+    return row
 
 
 def use(session: Session, row: EnrolmentTokenRow, device: str, now: float) -> bool:

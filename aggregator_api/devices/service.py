@@ -10,16 +10,29 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
-from aggregator_api.core.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
+from aggregator_api.core.errors import (
+    BrokerError,
+    ConflictError,
+    NotFoundError,
+    UnavailableError,
+)
 from aggregator_api.devices import contributions, enrolment_tokens, suspension
+from aggregator_api.devices.enrolment_tokens import Tags
 from aggregator_api.federations import service
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import DeviceRow, DeviceTagRow, FederationRow, UpdateRow
+from federation.plan import Strict
 from federation.rounds.server_round import DeviceLost, Event
 
 SEPARATOR = "~"
 """Between federation and device in a broker account's name: neither can hold it, while '.' may be in both."""
+
+
+class DeviceTags(Strict):
+    """The groups of a device, all of them."""
+
+    tags: Tags
 
 
 class BrokerAccounts(Protocol):

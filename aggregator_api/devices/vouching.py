@@ -14,7 +14,7 @@ from aggregator_api.core.errors import UnprocessableError, UpdateRefusedError
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow
 from federation.errors import WireError
-from federation.plan import Name, Plan, Strict
+from federation.plan import Name, Strict
 from federation.protocol.signing import unwrap
 from federation.secure_sums.messages import MAX_SIGNED_BYTES, PublicKeys, read
 from federation.secure_sums.vouching import VoucherCheck, read_revoked, read_voucher
@@ -88,7 +88,7 @@ def require_voucher(federation: FederationRow, device: str, identity: bytes, pay
         UpdateRefusedError: if it doesn't, and the plan asks for one.
         WireError: if these aren't keys.
     """
-    key = federation.plan.get("secure", {}).get("voucher")
+    key = federation.parsed_plan.secure.voucher
     if not key:
         return
     shown = read(PublicKeys, unwrap(payload).body, MAX_SIGNED_BYTES).voucher
@@ -121,7 +121,7 @@ def _keep(row: DeviceRow | None, key: bytes, federation: str, text: str, revoked
 
 
 def _key(federation: FederationRow) -> bytes:
-    key = Plan.model_validate(federation.plan).secure.voucher
+    key = federation.parsed_plan.secure.voucher
     if key is None:
         raise UnprocessableError(
             f"the plan of {federation.name!r} names no key that vouches for devices: create the federation with "

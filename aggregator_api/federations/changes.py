@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+from pydantic import Field
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -13,6 +14,7 @@ from aggregator_api.core.errors import ConflictError, NotFoundError, Unprocessab
 from aggregator_api.federations.initial_state import check_rollout, check_sums
 from aggregator_api.federations.service import FederationChanges, get_federation
 from aggregator_api.rollouts import promotion, transitions
+from aggregator_api.rollouts.service import Override
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
@@ -20,7 +22,6 @@ from aggregator_api.storage.db.models import FederationRow, ModelAliasRow
 from federation.errors import SettingsError
 from federation.method import Method
 from federation.plan import (
-    Plan,
     PromotionSettings,
     PublicationSettings,
     RolloutSettings,
@@ -35,6 +36,12 @@ ALIASES = 32
 MOVED_BY_ROUNDS = ("latest", "stable", "previous")
 MOVED_BY_ROLLOUTS = ("released", "canary")
 Settings = TypeVar("Settings", RoundSettings, PublicationSettings, RolloutSettings, PromotionSettings)
+
+
+class AliasTarget(Override):
+    """Where an alias should point."""
+
+    version: Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class SettingsService:
@@ -58,7 +65,7 @@ class SettingsService:
         with self._coordinator.lock:
             with self._database.write() as session:
                 row = get_federation(session, name)
-                plan = Plan.model_validate(row.plan)
+                plan = row.parsed_plan
                 rounds, rollout = (
                     _merge_settings(plan.rounds, wanted.rounds),
                     _merge_settings(plan.rollout, wanted.rollout),

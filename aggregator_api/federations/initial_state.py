@@ -12,9 +12,10 @@ import torch
 
 from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.federations.checkpoints import started_from, started_from_model
+from aggregator_api.storage.db.models import FederationKind
 from federation import wire
 from federation.errors import SettingsError
-from federation.method import Method, SumMethod, features_incompatibility
+from federation.method import Method, features_incompatibility
 from federation.methods import METHODS, method_from_json
 from federation.plan import ModelSpec, Plan, RolloutSettings
 from federation.privacy.differential_privacy import check_private
@@ -88,7 +89,7 @@ def build_initial_state(
         raise UnprocessableError(f"plan: {size:,} bytes of JSON, at most {PLAN_BYTES:,} fit into an announcement")
     _check_labels(plan)
     method = _method(plan)
-    if isinstance(method, SumMethod):
+    if FederationKind.of(plan.method, plan.secure.mode).sums:
         _check_features_of_one(plan)
     client = initial_client_of(plan, plan.model, max_model_bytes)
     initial = _first_state(plan, method, client if start is None else _started(client, method, start))
@@ -228,7 +229,11 @@ def _first_state(plan: Plan, method: Method, client: Client) -> InitialState:
         check_example_noise(method, plan.training)
         state = method.server_init(client.params, client.buffers, plan.training)
         uploads = schema.upload_schema(method, plan.training, client)
-        layout = layout_of(method, plan.training, client, plan.secure) if plan.secure.is_on else None
+        layout = (
+            layout_of(method, plan.training, client, plan.secure)
+            if FederationKind.of(plan.method, plan.secure.mode).masked
+            else None
+        )
         if layout is not None:
             layout.bits_for(most_members(plan))
             vector_length(layout, plan.secure)

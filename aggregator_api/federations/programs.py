@@ -99,7 +99,7 @@ class ProgramMaker:
             row = repositories.find_federation(session, name)
             if row is None or row.program_state != MAKING:
                 return
-            instance, plan = row.instance, Plan.model_validate(row.plan)
+            instance, plan = row.instance, row.parsed_plan
         data, reason = export_program(plan, self._closing.is_set)
         if self._closing.is_set():
             return
@@ -121,9 +121,9 @@ def takes_phones(row: FederationRow) -> bool:
     """Whether a phone's browser can do a federation's work: what `phone/app/protocol/eligibility.js` asks of it."""
     if row.feature_model_sha256 is not None:
         return True
-    plan = Plan.model_validate(row.plan)
+    plan = row.parsed_plan
     learns_activities = plan.data.input is None and task_of(plan.task).name == DEFAULT_TASK.name
-    adds_up = not plan.secure.is_on or plan.method["name"] in phone_sum_groups()
+    adds_up = not row.kind.masked or plan.method["name"] in phone_sum_groups()
     return row.program_state in (MAKING, READY) and learns_activities and adds_up
 
 

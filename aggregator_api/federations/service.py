@@ -21,8 +21,7 @@ from aggregator_api.rounds.updates.contract import write_schema
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
-from aggregator_api.storage.db.models import Blob, FederationRow, RoundRow
-from federation.methods import is_continuous
+from aggregator_api.storage.db.models import Blob, FederationKind, FederationRow, RoundRow
 from federation.plan import (
     Name,
     Plan,
@@ -51,7 +50,7 @@ def _without_screening(plan: Plan) -> Plan:
 
     They would judge what a server with secure sums does not see.
     """
-    if not plan.secure.is_on:
+    if not FederationKind.of(plan.method, plan.secure.mode).masked:
         return plan
     defaults = {"norm_factor": None, "max_weight_ratio": None}
     off = {name: value for name, value in defaults.items() if name not in plan.rounds.model_fields_set}
@@ -181,7 +180,7 @@ class FederationService:
             else repositories.version_of(session, row, version.version)
         )
         words = f"version {found.version} of {row.name!r}"
-        return StartingPoint(words, Plan.model_validate(row.plan), self._blobs.read(found.state_sha256))
+        return StartingPoint(words, row.parsed_plan, self._blobs.read(found.state_sha256))
 
     def pause(self, name: str) -> None:
         """Let no further round begin or close; updates are still taken.
@@ -258,7 +257,7 @@ def get_round(session: Session, name: str, number: int) -> RoundRow:
 
 def _has_feature_model(plan: Plan) -> bool:
     """Whether ends without torch may take part, which get the network below the head as ONNX."""
-    return is_continuous(plan.method)
+    return FederationKind.of(plan.method, plan.secure.mode).sums
 
 
 def _feature_model(new: NewFederation, initial: InitialState) -> bytes:

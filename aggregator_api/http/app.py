@@ -20,20 +20,18 @@ from aggregator_api.core.settings import Settings
 from aggregator_api.devices.service import BrokerAccounts
 from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
 from aggregator_api.http.api import openapi
-from aggregator_api.http.api.coalescing import CoalescedReads
-from aggregator_api.http.api.dependencies import known_query, plain_address
-from aggregator_api.http.api.event_feed import EventFeed
 from aggregator_api.http.api.middleware import problems
 from aggregator_api.http.api.middleware.audit import AuditRequests
 from aggregator_api.http.api.middleware.authentication import AuthMiddleware
-from aggregator_api.http.api.middleware.concurrency import ConcurrencyLimit
-from aggregator_api.http.api.middleware.failed_requests import FailedRequests
+from aggregator_api.http.api.middleware.concurrency import CoalescedReads, ConcurrencyLimit
+from aggregator_api.http.api.middleware.headers import SecurityHeaders, SubPath
 from aggregator_api.http.api.middleware.idempotency import Idempotency
-from aggregator_api.http.api.middleware.security_headers import SecurityHeaders
-from aggregator_api.http.api.middleware.sub_path import SubPath
+from aggregator_api.http.api.middleware.problems import FailedRequests
 from aggregator_api.http.api.routes import ROUTERS
+from aggregator_api.http.dependencies import known_query, plain_address
+from aggregator_api.http.event_feed import EventFeed
 from aggregator_api.http.web import routes as web
-from aggregator_api.http.web.errors import ErrorPages
+from aggregator_api.http.web.pages import ErrorPages
 from aggregator_api.notifications.channels import channels_of
 from aggregator_api.notifications.notifier import Notifiers
 from aggregator_api.operations.metrics import HttpTimer

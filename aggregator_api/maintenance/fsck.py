@@ -21,7 +21,7 @@ from aggregator_api.auth.signing import Identity
 from aggregator_api.core.errors import BlobError, ConfigError, LedgerError
 from aggregator_api.core.settings import Settings
 from aggregator_api.maintenance import revocations
-from aggregator_api.storage import continuous_sums, garbage_collection
+from aggregator_api.storage import garbage_collection
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db import ledger as ledgers
@@ -36,7 +36,7 @@ from aggregator_api.storage.db.models import (
     RoundRow,
     UpdateRow,
 )
-from aggregator_api.storage.findings import FROM_BACKUP, FsckResult, Severity, damaged_rows, guarded
+from aggregator_api.storage.findings import FROM_BACKUP, FsckResult, Severity, check_sums, damaged_rows, guarded
 from federation.errors import WireError
 from federation.protocol.messages import UpdateManifest, read
 
@@ -80,7 +80,7 @@ def _contents(session: Session, settings: Settings, blobs: BlobStore) -> Iterato
         f"the ledger {settings.ledger}": _ledger(session, Ledger(settings.ledger)),
         "the rounds": _rounds(session),
         "the blobs": _blobs(session, blobs),
-        "the sums": continuous_sums.check(session, blobs),
+        "the sums": check_sums(session, blobs),
     }
     for what, findings in parts.items():
         yield from guarded(what, findings, session)

@@ -22,7 +22,6 @@ from aggregator_api.storage.db.models import (
     RoundRow,
     UpdateRow,
 )
-from federation.methods import is_continuous
 from federation.rounds.server_round import RoundPhase
 from gaitway.threads import thread_failures
 
@@ -226,7 +225,7 @@ def _nobody_online(session: Session, row: FederationRow) -> list[AttentionItem]:
         return []
     who = "The only device is" if devices == 1 else f"All {devices:,} devices are"
     words = f"{who} offline; gaitway agent doctor, run on a device, says why."
-    level: Level = "note" if is_continuous(row.plan["method"]) else "warning"
+    level: Level = "note" if row.kind.sums else "warning"
     return [AttentionItem(level, words, row.name, "devices", "no device online")]
 
 

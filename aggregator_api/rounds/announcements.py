@@ -27,8 +27,7 @@ from aggregator_api.storage.db.repositories import (
     open_round,
     participation,
 )
-from federation.methods import is_continuous
-from federation.plan import Plan, Strict
+from federation.plan import Strict
 from federation.protocol import topics
 from federation.protocol.messages import (
     Acknowledgement,
@@ -111,8 +110,8 @@ def announcement(
     session: Session, federation: FederationRow, *, chunk_bytes: int, expires: int | None = None
 ) -> Announcement:
     """Say what a federation is doing now, and until when (Unix time) that holds."""
-    row, epoch, plan = open_round(session, federation), epochs.current(session), Plan.model_validate(federation.plan)
-    continuous = is_continuous(plan.method)
+    row, epoch, plan = open_round(session, federation), epochs.current(session), federation.parsed_plan
+    continuous = federation.kind.sums
     version = row.base_version if row and not continuous else current_version(session, federation)
     score = score_of(session, federation, version)
     model = pointer(version.broadcast_sha256, version.broadcast_size, score, version.gains)

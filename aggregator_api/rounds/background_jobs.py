@@ -146,7 +146,7 @@ class BackgroundJobs:
             history = norm_history(session, federation.id, number)
             is_newest = row.base_version.version == repositories.published_rounds(session, federation)
             summed = secure_rounds.summed(session, row)
-        if contract.plan.secure.is_on:
+        if contract.kind.masked:
             if summed is not None:  # else it is not opened yet: whoever opens it comes back
                 try:
                     result = self._executor.add_up(contract, state, summed)

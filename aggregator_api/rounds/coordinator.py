@@ -259,7 +259,7 @@ class Coordinator:
                     self.sums.go_on(name)
                 case Action.AGGREGATE:
                     self.announce(name)
-                    work = self._jobs.publish if self._keeps_contributions(name) else self._jobs.aggregate
+                    work = self._jobs.publish if self._keeps_sums(name) else self._jobs.aggregate
                     work(self, name, self._number(name))
                 case Action.PUBLISH | Action.FAIL:
                     self.advance(name)
@@ -379,7 +379,7 @@ class Coordinator:
                 settings = self.contract(federation).plan.rounds
                 made = (result.state, result.broadcast, result.gains)
                 version = repositories.add_version(session, federation, number, *made)
-                if self.contract(federation).keeps_contributions:
+                if self.contract(federation).kind.keeps_sums:
                     contributions.note_screening(session, federation, row, screening)
                     contributions.settle(session, row, version)
                     judge_round(session, federation, row, settings, {}, is_published=True)
@@ -387,13 +387,13 @@ class Coordinator:
                     write_screening(session, federation, row, screening)
                     names, left_out = secure_rounds.summed_devices(session, row), screening.excluded
                     judge_round(session, federation, row, settings, left_out, is_published=True, summed=names)
-                    if names is not None and self.contract(federation).is_continuous:
+                    if names is not None and self.contract(federation).kind.sums:
                         masked_contributions.settle(session, row, version, names)
                 sum_retries.note_publication(session, row)
                 transitions.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())
                 secure = self.contract(federation).plan.secure
-                multiplier = secure.noise_multiplier or None if secure.is_on else result.noise_multiplier
+                multiplier = secure.noise_multiplier or None if federation.kind.masked else result.noise_multiplier
                 if multiplier is not None:
                     note_privacy(session, federation, number, multiplier, self.contract(federation).plan)
                 detail = f"{seconds:.2f} s, model {result.broadcast.sha256[:12]}"
@@ -461,7 +461,7 @@ class Coordinator:
 
     def _try_open(self, name: str) -> bool:
         with self.lock:
-            if self._keeps_contributions(name):
+            if self._keeps_sums(name):
                 return self._try_publish(name)
             with self._database.write() as session:
                 federation = _row(session, name)
@@ -485,11 +485,11 @@ class Coordinator:
 
     def _is_secure(self, name: str) -> bool:
         with self._database.read() as session:
-            return self.contract(_row(session, name)).plan.secure.is_on
+            return self.contract(_row(session, name)).kind.masked
 
-    def _keeps_contributions(self, name: str) -> bool:
+    def _keeps_sums(self, name: str) -> bool:
         with self._database.read() as session:
-            return self.contract(_row(session, name)).keeps_contributions
+            return self.contract(_row(session, name)).kind.keeps_sums
 
     def _open(self, name: str) -> None:
         with self._database.read() as session:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import BlobError, UpdateRefusedError
+from aggregator_api.core.settings import Settings
 from aggregator_api.devices import contributions, masked_contributions, suspension
 from aggregator_api.devices.presence import CloneDetector
 from aggregator_api.rollouts import scores, transitions
@@ -72,19 +73,14 @@ class Ingest:
         uploads: PartialUploads,
         coordinator: Coordinator,
         announcer: Announcer,
-        *,
-        uploads_per_device: int,
-        enrolled_only: bool = False,
-        min_free_bytes: int = 0,
+        settings: Settings,
     ) -> None:
         self._database = database
         self._blobs = blobs
         self._uploads = uploads
         self._coordinator = coordinator
         self._announcer = announcer
-        self._uploads_per_device = uploads_per_device
-        self._enrolled_only = enrolled_only
-        self._min_free_bytes = min_free_bytes
+        self._settings = settings
         self._broadcasts = Broadcasts(blobs)
         self._clones = CloneDetector()
         self._retained: dict[tuple[str, str], float] = {}
@@ -160,7 +156,7 @@ class Ingest:
                 log.warning("status ignored: no such federation", extra=_about(address[:2]))
                 return
             row = repositories.find_device(session, federation, address.device)
-            if reason := admission.rejection_reason(row, *address[:2], enrolled_only=self._enrolled_only):
+            if reason := admission.rejection_reason(row, *address[:2], enrolled_only=self._settings.enrolled_only):
                 log.warning("status refused: %s", reason, extra=_about(address[:2]))
                 return
             changed = receipts.note_status(session, federation, row, address.device, status)
@@ -168,7 +164,7 @@ class Ingest:
             # for its successor's devices itself
             contract = self._coordinator.contract(federation)
             changed |= self._note_changes(session, federation, contract, address.device, status)
-            waits = changed and not contract.keeps_contributions
+            waits = changed and not contract.kind.keeps_sums
             missed = waits and opening.due(session, federation, contract.plan, time.time())
             report = status.release
             if status.adoption:
@@ -192,7 +188,7 @@ class Ingest:
         self, session: Session, federation: FederationRow, contract: Contract, device: str, status: DeviceStatus
     ) -> bool:
         """Note which sums a device would add to a masked round; return whether that is news."""
-        if not contract.is_continuous or contract.keeps_contributions:
+        if not (contract.kind.sums and contract.kind.masked):
             return False
         row = repositories.find_device(session, federation, device)
         if row is None or status.state == "offline":  # a last will knows nothing of sums
@@ -220,7 +216,7 @@ class Ingest:
                 return
             upload = self._uploads.get(key)
             if upload is None or not upload.continues(manifest):
-                if reason := disk.shortage(self._uploads.root, self._min_free_bytes + manifest.size):
+                if reason := disk.shortage(self._uploads.root, self._settings.min_free_bytes + manifest.size):
                     log.warning("update postponed: %s", reason, extra=_about(key))
                     self._answer(key, "retry", nonce=manifest.nonce, reason=reason)
                     return
@@ -265,7 +261,7 @@ class Ingest:
             return
         tree = contract.decode(upload.manifest, data, self._broadcasts.read)
         norms = self._anomalies.check(contract, context, upload.manifest, tree)
-        if contract.keeps_contributions and upload.manifest.compression != "none":
+        if contract.kind.keeps_sums and upload.manifest.compression != "none":
             blob = self._blobs.put(wire.encode(tree))  # it stays for long, and is read without its manifest
         else:
             self._blobs.adopt(upload.path, upload.manifest.sha256)
@@ -283,7 +279,7 @@ class Ingest:
         with self._coordinator.lock:
             with self._database.write() as session:
                 context = UpdateContext.load(session, *key, manifest.round)
-                federation, device = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
+                federation, device = admission.sender(context, *key[:2], enrolled_only=self._settings.enrolled_only)
                 admission.admit(context, manifest, key, self._coordinator.contract_of(session, federation))
                 has_ended = self._coordinator.sums.take(session, federation, device, manifest, data)
                 if manifest.sum == "keys":
@@ -310,13 +306,13 @@ class Ingest:
     def _commit(self, key: Key, manifest: UpdateManifest, blob: Blob | None, norms: Norms) -> AcceptedUpdate:
         with self._database.write() as session:
             context = UpdateContext.load(session, *key, manifest.round)
-            federation, device = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
+            federation, device = admission.sender(context, *key[:2], enrolled_only=self._settings.enrolled_only)
             contract = self._coordinator.contract_of(session, federation)
             admission.admit(context, manifest, key, contract)
             manifest = _with_fitting_gains(manifest, contract, key)
             if context.known is not None:
                 receipts.forget_quarantined(session, device, manifest.update_id)
-            if contract.keeps_contributions:
+            if contract.kind.keeps_sums:
                 contributions.replace(session, federation, device, manifest, blob)
                 next_one = receipts.Destination("accepted", federation.last_round + 1)
                 receipts.note_update(session, federation, device, manifest, next_one, "", norms)
@@ -346,7 +342,7 @@ class Ingest:
             return UpdateContext.load(session, *key, manifest.round if manifest else 0)
 
     def _admit(self, key: Key, context: UpdateContext, manifest: UpdateManifest) -> Contract:
-        federation, device = admission.sender(context, *key[:2], enrolled_only=self._enrolled_only)
+        federation, device = admission.sender(context, *key[:2], enrolled_only=self._settings.enrolled_only)
         with self._database.read() as session:
             contract = self._coordinator.contract_of(session, federation)
         admission.admit(context, manifest, key, contract)
@@ -365,7 +361,7 @@ class Ingest:
             except UpdateRefusedError:
                 self._uploads.discard(other)
         begun = [other for other in self._uploads.of_device(*key[:2]) if other != key]
-        if len(begun) >= self._uploads_per_device:
+        if len(begun) >= self._settings.uploads_per_device:
             raise UpdateRefusedError(f"{len(begun)} uploads of this device are under way; finish them first")
 
     def _answered_before(self, key: Key, context: UpdateContext, manifest: UpdateManifest | None) -> bool:
@@ -456,7 +452,7 @@ def _opened(payload: bytes) -> tuple[Envelope, UpdateManifest | None, str]:
 
 def _with_fitting_gains(manifest: UpdateManifest, contract: Contract, key: Key) -> UpdateManifest:
     """Drop gains that the federation has no use for: the update itself is as good without them."""
-    fit = {} if contract.is_continuous else fitting(manifest.gains, len(contract.plan.labels))
+    fit = {} if contract.kind.sums else fitting(manifest.gains, len(contract.plan.labels))
     if unfit := sorted(manifest.gains.keys() - fit.keys()):
         log.warning("gains dropped candidates=%s", ",".join(unfit), extra=_about(key))
     return manifest.model_copy(update={"gains": fit})

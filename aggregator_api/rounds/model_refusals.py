@@ -27,7 +27,6 @@ from aggregator_api.storage.db.models import (
     RoundRow,
 )
 from federation.errors import WireError
-from federation.methods import is_continuous
 from federation.protocol.messages import ModelRefusal, read
 from federation.protocol.signing import Kind
 from federation.rounds.rollout import Halted, RolloutPhase
@@ -135,7 +134,7 @@ def withdraw(session: Session, federation: FederationRow, refused: RefusedVersio
     detail = f"{refused.words}; rounds start from version {base.version} again"
     number = version.round_number
     repositories.journal(session, federation, "model.withdrawn", round_number=number, detail=detail)
-    if is_continuous(federation.plan["method"]):
+    if federation.kind.sums:
         _pause(session, federation, f"{refused.words}; the next version would be made of the same sums")
     elif again:
         _pause(session, federation, f"{refused.words}; it is the second one in a row that was withdrawn")

@@ -41,7 +41,7 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
         return False
     if _is_finished(session, federation, plan):
         return True
-    choice = sum_retries.choose(session, federation, plan, now) if plan.secure.is_on else None
+    choice = sum_retries.choose(session, federation, plan, now) if federation.kind.masked else None
     if choice is not None and choice.is_group:
         return True
     goes_on = choice is not None and sum_retries.goes_on_at_once(session, federation)
@@ -57,7 +57,6 @@ def due(session: Session, federation: FederationRow, plan: Plan, now: float) -> 
         session,
         federation,
         plan.rounds.cohort_tags,
-        signing=plan.secure.is_on,
         resting=resting_rounds(plan.rounds),
     )
     # for those that are left out or suspended the others don't wait, as long as they are a quorum
@@ -68,7 +67,7 @@ def _has_changes(
     session: Session, federation: FederationRow, plan: Plan, now: float, left_out: Collection[int]
 ) -> bool:
     """Whether the sum of all who may add would differ from the last one by enough devices to hide each of them."""
-    online = repositories.could_train(federation, plan.rounds.cohort_tags, signing=True, at=now)
+    online = repositories.could_train(federation, plan.rounds.cohort_tags, at=now)
     online.append(DeviceRow.id.not_in(left_out))
     return masked_contributions.counts_online(session, federation, online).changed >= plan.secure.min_devices
 
@@ -108,7 +107,7 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         federation.status = "finished"
         repositories.journal(session, federation, "federation.finished", round_number=number - 1)
         return False
-    choice = sum_retries.choose(session, federation, plan, now) if plan.secure.is_on else None
+    choice = sum_retries.choose(session, federation, plan, now) if federation.kind.masked else None
     if choice is not None and choice.is_group:
         _write(session, federation, plan, list(choice.devices.values()), now, choice.retry)
         return True
@@ -116,7 +115,6 @@ def draw(session: Session, federation: FederationRow, plan: Plan, now: float) ->
         session,
         federation,
         plan.rounds.cohort_tags,
-        signing=plan.secure.is_on,
         resting=resting_rounds(plan.rounds),
         at=now,
     )
@@ -138,7 +136,7 @@ def _write(
     waits_s = deadlines.waits_s(plan)
     deadline, number = now + waits_s if waits_s else None, repositories.last_number(session, federation) + 1
     repositories.add_round(session, federation, number, cohort, deadline)
-    if plan.secure.is_on:
+    if federation.kind.masked:
         secure_rounds.begin(session, federation, plan.secure, cohort, retry)
 
 

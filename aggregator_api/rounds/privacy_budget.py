@@ -21,7 +21,7 @@ def note_privacy(session: Session, federation: FederationRow, number: int, noise
     ).one()
     row.noise_multiplier = noise_multiplier
     session.flush()
-    account, delta = epsilon_of_discrete if plan.secure.is_on else epsilon, plan.rounds.delta
+    account, delta = epsilon_of_discrete if federation.kind.masked else epsilon, plan.rounds.delta
     found = account(_most_spent(session, federation), delta)
     row.epsilon = found if math.isfinite(found) else None
     bound = f"ε ≤ {found:.4g} at δ = {delta:g}" if math.isfinite(found) else "no bound: a round had no noise"

@@ -166,7 +166,7 @@ class SumDriver:
     def _hidden(self, session: Session, federation: FederationRow, row: RoundRow, state: ServerState) -> ServerState:
         """Fail a sum before it opens if too few devices changed since the last one to hide each of them."""
         contract = self._owner.contract(federation)
-        if not contract.is_continuous:
+        if not contract.kind.sums:
             return state
         names, least = server.included_devices(state), contract.plan.secure.min_devices
         added = masked_contributions.sequences(session, row, names)

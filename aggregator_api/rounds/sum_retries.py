@@ -142,7 +142,7 @@ def _online(
     session: Session, federation: FederationRow, plan: Plan, *, at: float | None = None
 ) -> dict[str, DeviceRow]:
     resting, tags = resting_rounds(plan.rounds), plan.rounds.cohort_tags
-    return repositories.online_devices(session, federation, tags, signing=True, resting=resting, at=at)
+    return repositories.online_devices(session, federation, tags, resting=resting, at=at)
 
 
 def _those(devices: Mapping[str, DeviceRow], ids: Collection[int]) -> dict[str, DeviceRow]:

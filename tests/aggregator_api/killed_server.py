@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.federations import exports
 from aggregator_api.rounds.announcements import Announcer
-from aggregator_api.storage import continuous_sums
+from aggregator_api.storage import findings
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db.models import ContributionRow
 from aggregator_api.storage.findings import Severity
@@ -153,7 +153,7 @@ def check(bench: Bench, folder: Path) -> None:
         if there < acknowledged:
             raise AssertionError(f"{device} was told that number {acknowledged} is safe, and {there} is here")
     with bench.runtime.coordinator.lock, bench.runtime.database.read() as session:
-        for found in continuous_sums.check(session, bench.runtime.blobs):
+        for found in findings.check_sums(session, bench.runtime.blobs):
             if found.level is not Severity.OK:
                 raise AssertionError(found.message)
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from aggregator_api.cli.app import app
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.settings import load
-from aggregator_api.http.https import Certificate
+from aggregator_api.http.serving import Certificate
 from aggregator_api.transport.mqtt.mosquitto.folders import issue_for_server
 from tests.live.real_parts import free_port, wait_for_port
 

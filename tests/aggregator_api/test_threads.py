@@ -12,7 +12,7 @@ import pytest
 from paho.mqtt.client import Client
 
 from aggregator_api.core.settings import Settings
-from aggregator_api.http.api.event_feed import ALL, EventFeed
+from aggregator_api.http.event_feed import ALL, EventFeed
 from aggregator_api.notifications.attention import of_server
 from aggregator_api.operations.leadership import LeaseLeadership
 from aggregator_api.transport.mqtt.client import MqttDriver

@@ -19,7 +19,7 @@ WAIT_S = 60.0
 MAKES_WORK = re.compile("Thread|Timer|create_task|ensure_future|ThreadPoolExecutor|start_new_thread")
 MADE_ELSEWHERE = {
     # whoever asked waits for the task's answer, and gets its exception
-    "aggregator_api/http/api/coalescing.py": {"create_task"},
+    "aggregator_api/http/api/middleware/concurrency.py": {"create_task"},
     # its exception is read in a callback, and the next request looks the key up itself
     "aggregator_api/auth/callers.py": {"create_task"},
     # futures whose jobs catch what they did not expect and fail the round with it

@@ -100,9 +100,8 @@ class World:
         with self.runtime.database.write() as session:
             row = service.get_federation(session, FEDERATION)
             key = self.runtime.identity.public_key
-            _, token = enrolment_tokens.make(
-                session, row, device=device, auto_approve=True, lifetime_s=60.0, server_key=key
-            )
+            new = enrolment_tokens.NewToken(device=device, auto_approve=True, lifetime_s=60)
+            _, token = enrolment_tokens.make(session, row, new, key)
         config = self.config(folder, device)
         enrol(Applicant.of(config), token)
         return config

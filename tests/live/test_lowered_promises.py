@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.http.api import queries
+from aggregator_api.http.queries import listings
 from aggregator_api.storage.db.models import FederationRow, ParticipationRow
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.persistence import load_agent
-from federation.plan import Plan, SecureSettings
+from federation.plan import SecureSettings
 from tests.live.enrolled_world import FEDERATION, Agent, World, agent, until
 
 pytestmark = [pytest.mark.ci, pytest.mark.service]
@@ -31,7 +31,7 @@ def announce(world: World, minimum_clients: int = 100, **secure: Any) -> None:
     """Announce a plan, as whoever holds the server's database and key can."""
     with world.runtime.database.write() as session:
         row = session.scalars(select(FederationRow).where(FederationRow.name == FEDERATION)).one()
-        plan = Plan.model_validate(row.plan)
+        plan = row.parsed_plan
         rounds = plan.rounds.model_copy(update={"minimum_clients": minimum_clients})
         parts = {"rounds": rounds, "secure": SecureSettings(**{**PROMISED, **secure})}
         row.plan, row.revision = plan.model_copy(update=parts).model_dump(mode="json"), row.revision + 1
@@ -42,7 +42,7 @@ def refusals(world: World) -> dict[str, int]:
     """Return what the server answers over REST of those who refuse its plan."""
     with world.runtime.database.read() as session:
         row = session.scalars(select(FederationRow).where(FederationRow.name == FEDERATION)).one()
-        return {each.reason: each.devices for each in queries.federation(session, row).plan_refusals}
+        return {each.reason: each.devices for each in listings.federation(session, row).plan_refusals}
 
 
 def invited(world: World) -> set[str]:

@@ -16,7 +16,6 @@ from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db.models import EventRow, FederationRow, ModelVersionRow
 from federation import wire
-from federation.plan import Plan
 from federation.records import Tree
 from tests.live.enrolled_world import FEDERATION, World, agent, until
 
@@ -69,7 +68,7 @@ def test_a_version_that_no_device_can_use_is_withdrawn_and_the_next_round_publis
 ) -> None:
     with world.runtime.database.write() as session:
         row = session.scalars(select(FederationRow)).one()
-        plan = Plan.model_validate(row.plan)
+        plan = row.parsed_plan
         rounds = plan.rounds.model_copy(update={"minimum_clients": 3, "rounds": 2})
         training = plan.training.model_copy(update={"epochs": 1})
         changed = plan.model_copy(update={"rounds": rounds, "training": training})

@@ -38,7 +38,7 @@ IMPORTED = (
     "onnxruntime",
     "aggregator_api.cli.app",
     "aggregator_api.http.app",
-    "aggregator_api.http.https",
+    "aggregator_api.http.serving",
     "aggregator_api.notifications",
     "aggregator_api.http.serving",
     "alembic",

@@ -320,11 +320,11 @@ ALSO_OUTSIDE = {
     "aggregator_api.transport.mqtt.mosquitto": {"cryptography": "the authority's and the broker's certificates"},
     "aggregator_api.transport.mqtt.embedded_broker": {"amqtt": "the embedded broker of the demo and the tests"},
     "aggregator_api.operations.metrics": {"prometheus_client": "figures in Prometheus's format"},
-    "aggregator_api.http.api.routes.health": {"prometheus_client": "the format's media type"},
+    "aggregator_api.http.api.routes.operations": {"prometheus_client": "the format's media type"},
     "aggregator_api.operations.counts": {"prometheus_client": "histograms"},
     "aggregator_api.storage.db.database": {"psycopg": "how text is written for PostgreSQL, where that is the database"},
     "aggregator_api.rounds.updates.contract": {"torch": "dtypes and shapes of what an update must hold"},
-    "aggregator_api.http.api.federation_comparison": {"scipy": "quantiles of Student's t"},
+    "aggregator_api.http.queries.comparisons": {"scipy": "quantiles of Student's t"},
     "aggregator_api.rounds.aggregation": {"numpy": "the generator of secret noise"},
     "aggregator_api.rounds.updates.anomaly": {"torch": "counts that an update holds as tensors"},
     "aggregator_api.cli.devices": {"typer": "the commands `devices`"},
@@ -349,7 +349,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.auth.signing": {"cryptography": "ed25519"},
     "aggregator_api.federations.initial_state": {"torch": "the initial model"},
     "aggregator_api.federations.checkpoints": {"torch": "the weights that it starts from"},
-    "aggregator_api.storage.continuous_sums": {"torch": "sums are tensors", "numpy": "a secure sum is whole numbers"},
+    "aggregator_api.storage.findings": {"torch": "sums are tensors", "numpy": "a secure sum is whole numbers"},
     "aggregator_api.runtime": {"torch": "threads of the aggregation"},
     "aggregator_api.rounds.aggregation_worker": {"torch": "threads of the aggregation"},
     "sim": {"numpy": ARRAYS, "pydantic": VALIDATES},
@@ -383,9 +383,7 @@ ALSO_OURS = {
     "aggregator_api.transport.mqtt.mosquitto.dynamic_security": {
         "aggregator_api.devices.service": "what enrolment needs of a broker, done by this one"
     },
-    "aggregator_api.http.api.dependencies": {
-        "aggregator_api.runtime": "it hands the running server's parts to the routes"
-    },
+    "aggregator_api.http.dependencies": {"aggregator_api.runtime": "it hands the running server's parts to the routes"},
     "aggregator_api.maintenance.revocations": {
         "aggregator_api.devices.service": "a device is revoked after a restore as it was before",
         "aggregator_api.devices.contributions": "and what it withdrew is taken out again",
@@ -426,7 +424,7 @@ def test_the_source_keeps_to_the_table() -> None:
 
 def test_parts_of_the_server_know_their_collaborators_and_not_the_whole() -> None:
     importers = {entry.module for entry in all_imports() if _below(entry.target, ["aggregator_api.runtime"])}
-    assert importers == {"aggregator_api.http.app", "aggregator_api.http.api.dependencies"}
+    assert importers == {"aggregator_api.http.app", "aggregator_api.http.dependencies"}
 
 
 def test_a_simulation_runs_without_its_reports() -> None:
@@ -463,11 +461,11 @@ def test_every_package_was_read(name: str) -> None:
         ("aggregator_api.federations.service", "from federation.training import local_round"),
         ("aggregator_api.federations.service", "from federation.training.client_round import train_one"),
         ("aggregator_api.federations.service", "import har_pipeline.streaming.windows"),
-        ("aggregator_api.http.api.queries", "from aggregator_api.transport.mqtt.client import MqttDriver"),
+        ("aggregator_api.http.queries.listings", "from aggregator_api.transport.mqtt.client import MqttDriver"),
         ("aggregator_api.rounds.coordinator", "from aggregator_api.http.api import queries"),
         ("aggregator_api.federations.service", "from aggregator_api.runtime import Runtime"),
         ("aggregator_api.http.api.routes.models", "from aggregator_api.runtime import Runtime"),
-        ("aggregator_api.federations.service", "from aggregator_api.http.api.schemas.resources import Page"),
+        ("aggregator_api.federations.service", "from aggregator_api.http.queries.resources import Page"),
         ("aggregator_api.storage.db.models", "from aggregator_api.rounds import coordinator"),
         ("aggregator_api.devices.service", "from aggregator_api import app"),
         ("sim.engine", "from fastapi import FastAPI"),

@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from aggregator_api.auth.scopes import Access, declared_routes
 from aggregator_api.http.api.middleware.problems import responses
-from aggregator_api.http.api.schemas.resources import Problem
+from aggregator_api.http.queries.resources import Problem
 
 _METHODS_WITH_BODIES = ("post", "put", "patch")
 _KEY = {

@@ -1,27 +1,35 @@
-"""Templates to pages: everything that is put into one is escaped, and files carry the hash of their bytes."""
+"""The frame of every page: templates, terms with their explanations, and errors as pages.
+
+The one table of the figures' words: the label that stands at a figure, and what it means, which a pop-up says.
+Two figures that are measured differently have two entries, so that they cannot carry the same label.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_api.auth import web_sessions
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.http.web.files import url_of
-from aggregator_api.http.web.terms import TERMS, term_label
+from aggregator_api.auth.scopes import PROGRAMS
+from aggregator_api.http.web.phone import url_of
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
 from gaitway.plain_text import label_text
+from gaitway.tasks import Metric
 
 TEMPLATES = Path(__file__).parent / "templates"
 MIN_TIME_S = 1_000_000_000
@@ -119,3 +127,148 @@ def duration_text(seconds: float) -> str:
             rest = whole % size // smaller
             return f"{whole // size} {unit} {rest} {below}" if rest else f"{whole // size} {unit}"
     return f"{whole} s"
+
+
+MESSAGES = {
+    404: "There is nothing at this address.",
+    405: "This address takes forms from a page alone, and has nothing to show.",
+}
+"""What is said of errors that no route has met."""
+
+
+class ErrorPages:
+    """Turns problems into pages; whoever must log in first is sent to do so, and comes back."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand the request on, and rewrite what comes back if it is a problem and a person looks at it."""
+        if scope["type"] != "http" or scope["path"].startswith(PROGRAMS) or not _is_browser(Headers(scope=scope)):
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+        body = bytearray()
+
+        async def sending(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and _is_problem(message):
+                start = message
+            elif start is None:
+                await send(message)
+            else:
+                body.extend(message.get("body", b""))
+                if not message.get("more_body", False):
+                    await _answer(Request(scope), start, bytes(body))(scope, receive, send)
+
+        await self._app(scope, receive, sending)
+
+
+def _is_browser(headers: Headers) -> bool:
+    return "text/html" in headers.get("accept", "") or "hx-request" in headers
+
+
+def _is_problem(start: Message) -> bool:
+    return Headers(raw=start["headers"]).get("content-type", "").startswith("application/problem+json")
+
+
+def _answer(request: Request, start: Message, body: bytes) -> Any:
+    document: dict[str, Any] = json.loads(body)
+    kept = {name: value for name, value in Headers(raw=start["headers"]).items() if name in ("retry-after", "allow")}
+    if document["status"] == 401 and request.url.path != "/login":
+        return _to_login(request)
+    status, title, detail = document["status"], document["title"], document["detail"]
+    if detail == title:
+        detail = MESSAGES.get(status, detail)
+    origin = _federation_of(request.url.path) if document["status"] not in (403, 404) else ""
+    answer = page(request, "error.html", status=status, title=title, detail=detail, origin=origin)
+    answer.headers.update(kept)
+    return answer
+
+
+def _federation_of(path: str) -> str:
+    """Return the federation that a form was about: its page is where one goes on."""
+    parts = path.split("/")
+    return parts[2] if len(parts) > 3 and parts[1] == "federations" else ""
+
+
+def _to_login(request: Request) -> Any:
+    asked_for = _page_of(request)
+    target = "/login" if asked_for in ("", "/") else f"/login?next={quote(asked_for)}"
+    status = 401 if "hx-request" in request.headers else 303
+    detail = "This page needs an API key."
+    answer = page(request, "error.html", status=status, title="Log in first", detail=detail, origin="")
+    MutableHeaders(raw=answer.raw_headers)["hx-redirect" if status == 401 else "location"] = target
+    return answer
+
+
+def _page_of(request: Request) -> str:
+    """Return the page to come back to after login: the one that is asked for, or that a part or a form is on."""
+    if "hx-request" in request.headers:
+        found = urlsplit(request.headers.get("hx-current-url", "/"))
+    elif request.method in ("GET", "HEAD"):
+        return request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    else:
+        found = urlsplit(request.headers.get("referer", "/"))
+    path = found.path.removeprefix(request.scope.get("root_path", ""))
+    return path + (f"?{found.query}" if found.query else "")
+
+
+class Term(NamedTuple):
+    """A figure's label, in which {metric} stands for the task's metric, and what it means."""
+
+    label: str
+    meaning: str
+
+
+TERMS = {
+    "own_score": Term(
+        "{metric}, own models",
+        "What devices measured of the models that they had themselves trained in the round, each on its own holdout: "
+        "the mean over them. It says how well devices learn, not how good the version is that came of the round.",
+    ),
+    "version_score": Term(
+        "{metric}, version",
+        "What devices measured of the version as the server made it, each on its own holdout: when a round gave it to "
+        "them, when they judged it, and in its rollout. It decides what is promoted and released.",
+    ),
+    "works_on": Term(
+        "works on",
+        "Devices on whose own holdout the model beats the trivial answer, such as always the most frequent class, of "
+        "those that measured it and have a holdout that can tell.",
+    ),
+    "measured_by": Term(
+        "measured by",
+        "Devices that have measured the version on their own holdout. Too few, and no name moves to it.",
+    ),
+    "made_from": Term(
+        "made from",
+        "The devices whose updates the version's round used, and how many examples those were trained on.",
+    ),
+    "plan": Term(
+        "plan",
+        "What the federation has agreed on. Labels, network and method never change; settings of rounds, rollouts and "
+        "promotion do, and so may differ between two versions.",
+    ),
+    "online": Term("devices online", "Devices that have said something lately, are not suspended and may take part."),
+    "present_model": Term("latest version", "The newest version, which rounds start from; its name is latest."),
+    "epsilon": Term(
+        "ε",
+        "Privacy spent so far: what one person's data can have changed in all published models together, at the plan's "
+        "δ. Smaller is more private.",
+    ),
+    "told": Term("told", "Devices of the waves so far, which were told that the version is for them."),
+    "good": Term("good", "They use the version, or keep a model of theirs that is no worse on their own holdout."),
+    "bad": Term("bad", "The version is worse there, does not work there, or was left again after it was used."),
+    "examples": Term("examples", "Labelled windows on the device. They stay there."),
+    "stable": Term("stable", "The newest version that enough devices have measured and that is not worse."),
+    "released": Term("released", "The version that the last completed rollout gave to devices."),
+    "canary": Term("canary", "The version that a rollout gives to devices, wave after wave, at the moment."),
+    "latest": Term("latest", "The newest version, which rounds start from."),
+    "previous": Term("previous", "The version that was stable before."),
+}
+
+
+def term_label(name: str, metric: Metric | None = None) -> str:
+    """Return a figure's label."""
+    return TERMS[name].label.format(metric=metric.label if metric else "")

@@ -1,7 +1,11 @@
-"""The phone's page: an installable app of static files that anybody may load; what it then asks needs a key.
+"""Files that pages load, and the page for phones.
 
+The phone's page: an installable app of static files that anybody may load; what it then asks needs a key.
 Its files lie below a folder that is named after the bytes of all of them. A page therefore never gets files of two
 versions, whatever was cached and whenever the server was upgraded: of another version than its own there are none.
+
+The pages' files: styles, scripts and two vendored libraries, served under names that change with their bytes.
+Swagger UI at /docs comes from files of this package: no other server is asked, and their hashes are pinned.
 """
 
 from __future__ import annotations
@@ -16,10 +20,28 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, RedirectResponse, Response
 
-from aggregator_api.auth.scopes import anybody
+from aggregator_api.auth.scopes import anybody, requires
 from aggregator_api.core.errors import NotFoundError
-from aggregator_api.http.web.files import FILES, IMMUTABLE_CACHE
 from phone import APP
+
+FILES = Path(__file__).parent / "static"
+MEDIA_TYPES = {
+    "app.css": "text/css",
+    "charts.js": "text/javascript",
+    "htmx.min.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+    "live.js": "text/javascript",
+    "upload.js": "text/javascript",
+    "uPlot.iife.min.js": "text/javascript",
+    "uPlot.min.css": "text/css",
+}
+SWAGGER = Path(__file__).parent / "swagger"
+SWAGGER_ASSETS = ("swagger-ui-bundle.js", "swagger-ui.css", "start.js", "favicon-32x32.png")
+"""What index.html of /docs loads; each has a route of its own below /docs."""
+DOCS_PATHS = ("/docs", *(f"/docs/{name}" for name in SWAGGER_ASSETS))
+IMMUTABLE_CACHE = "public, max-age=31536000, immutable"
+
+files_router = APIRouter(include_in_schema=False)
 
 TYPES = {
     ".css": "text/css",
@@ -43,7 +65,7 @@ RUNTIME = "vendor/ort/ort-wasm-simd-threaded.wasm"
 """ONNX Runtime for the web, 14 MB: a checkout has it after `make phone`, an installation by the wheel gaitway-phone."""
 _ANSWER = {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
 
-router = APIRouter(include_in_schema=False)
+phone_router = APIRouter(include_in_schema=False)
 
 
 @cache
@@ -72,7 +94,7 @@ def version() -> str:
     return hashlib.sha256(json.dumps(hashes(), sort_keys=True).encode()).hexdigest()[:12]
 
 
-@router.get("/phone")
+@phone_router.get("/phone")
 @anybody()
 def without_slash(request: Request) -> RedirectResponse:
     """Lead to the folder, from which the page's paths count."""
@@ -80,7 +102,7 @@ def without_slash(request: Request) -> RedirectResponse:
     return RedirectResponse("/phone/", 308)
 
 
-@router.get("/phone/")
+@phone_router.get("/phone/")
 @anybody(below=("/phone/",))
 def index(request: Request) -> Response:
     """Send the page."""
@@ -88,7 +110,7 @@ def index(request: Request) -> Response:
     return _filled(request, INDEX)
 
 
-@router.get("/phone/service_worker.js")
+@phone_router.get("/phone/service_worker.js")
 @anybody()
 def worker(request: Request) -> Response:
     """Send the worker that keeps the app on the phone; from here it is in charge of the whole page."""
@@ -96,7 +118,7 @@ def worker(request: Request) -> Response:
     return _filled(request, WORKER)
 
 
-@router.get("/phone/{wanted}/{name:path}")
+@phone_router.get("/phone/{wanted}/{name:path}")
 @anybody()
 def file(request: Request, wanted: str, name: str) -> Response:
     """Send a file of this version."""
@@ -145,3 +167,38 @@ def filled_page(name: str) -> str:
 @cache
 def _compressed(path: Path) -> bytes:
     return gzip.compress(path.read_bytes(), 6, mtime=0)
+
+
+@cache
+def url_of(name: str) -> str:
+    """Return the address of a file, which changes with its bytes, so that browsers may keep it for ever."""
+    return f"/static/{hashlib.sha256((FILES / name).read_bytes()).hexdigest()[:12]}/{name}"
+
+
+@files_router.get("/static/{version}/{name}")
+@anybody(below=("/static/",))
+async def static_file(version: str, name: str) -> FileResponse:
+    """Send a file; one of another version of the program is not kept by the browser."""
+    if name not in MEDIA_TYPES:
+        raise NotFoundError(f"there is no file {name[:80]!r}")
+    keep = IMMUTABLE_CACHE if url_of(name).split("/")[2] == version else "no-cache"
+    return FileResponse(FILES / name, media_type=MEDIA_TYPES[name], headers={"Cache-Control": keep})
+
+
+@files_router.get("/favicon.ico")
+@requires("operator", "read")
+async def icon() -> FileResponse:
+    """Send the icon that browsers look for by themselves."""
+    return FileResponse(FILES / "icon.svg", media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
+
+
+def _add_docs(path: str, name: str) -> None:
+    @files_router.get(path)
+    @anybody(below=("/docs/",))
+    async def show() -> FileResponse:
+        return FileResponse(SWAGGER / name, headers={"Cache-Control": "no-cache"})
+
+
+_add_docs("/docs", "index.html")
+for _name in SWAGGER_ASSETS:
+    _add_docs(f"/docs/{_name}", _name)

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
-from aggregator_api.http.api import device_status, queries, round_history
-from aggregator_api.http.api.queries import PageParams
-from aggregator_api.http.api.round_history import Cost, Span
-from aggregator_api.http.api.schemas.resources import FederationDetail, RoundView
-from aggregator_api.http.api.scores import RoundScore, class_metric_of, metric_of, round_scores
+from aggregator_api.http.queries import devices as device_status
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries import rounds as round_history
+from aggregator_api.http.queries.listings import PageParams
+from aggregator_api.http.queries.resources import FederationDetail, RoundView
+from aggregator_api.http.queries.rounds import Cost, RoundScore, Span, class_metric_of, metric_of, round_scores
 from aggregator_api.notifications import attention
 from aggregator_api.notifications.attention import AttentionItem
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import FederationRow, RoundRow
-from federation.plan import Plan
 from gaitway.plain_text import label_text
 from gaitway.tasks import Metric
 
@@ -82,7 +82,7 @@ class TimedRound(NamedTuple):
 
 def summary(session: Session, row: FederationRow) -> FederationOverview:
     """Tell where a federation stands."""
-    detail = queries.federation(session, row)
+    detail = listings.federation(session, row)
     latest = [round_row.number for round_row in round_history.latest_rounds(session, row, HEADLINE_ROUNDS)]
     enough = min(HEADLINE_DEVICES, detail.devices)
     scores = {k: score for k, score in round_scores(session, row, latest).items() if score.devices >= enough}
@@ -102,7 +102,7 @@ def summary(session: Session, row: FederationRow) -> FederationOverview:
 
 def summaries(session: Session, only: str | None, page: PageParams) -> tuple[list[FederationOverview], int | None]:
     """Tell where the federations stand that a key may see, the newest first, and the cursor of those that follow."""
-    found = queries.federations(session, only, page._replace(newest_first=True))
+    found = listings.federations(session, only, page._replace(newest_first=True))
     rows = [repositories.find_federation(session, federation.name) for federation in found.items]
     return [summary(session, row) for row in rows if row is not None], found.next_cursor
 
@@ -131,7 +131,7 @@ def timeline(session: Session, row: FederationRow, before: int | None = None) ->
 
 def chart(session: Session, row: FederationRow) -> dict[str, Any]:
     """Return scores, bytes and privacy over the latest rounds, as the charts take them."""
-    plan = Plan.model_validate(row.plan)
+    plan = row.parsed_plan
     rows = round_history.latest_rounds(session, row, CHART_ROUNDS)
     numbers = [round_row.number for round_row in rows]
     scores = round_scores(session, row, numbers)

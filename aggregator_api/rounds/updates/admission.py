@@ -85,7 +85,7 @@ def admit(context: UpdateContext, manifest: UpdateManifest, topic: tuple[str, st
     contract.check_manifest(manifest)
     if manifest.sum not in (None, "keys"):
         return  # the round has closed: where its secure sum stands decides
-    if contract.keeps_contributions:
+    if contract.kind.keeps_sums:
         _check_sequence(context, manifest)
         return
     _check_base(context.base, device, manifest)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from aggregator_api.core.errors import BlobError, UpdateRefusedError
-from aggregator_api.storage.db.models import FederationRow
+from aggregator_api.storage.db.models import FederationKind, FederationRow
 from federation import wire
 from federation.errors import UpdateError, WireError
 from federation.method import Method, SumMethod
@@ -52,15 +52,10 @@ class Contract:
         """The method, if devices' sums replace one another at any time, and versions are published by a schedule."""
         return self.method if isinstance(self.method, SumMethod) else None
 
-    @property
-    def is_continuous(self) -> bool:
-        """Whether there is such a method."""
-        return self.sum_method is not None
-
-    @property
-    def keeps_contributions(self) -> bool:
-        """Whether the server has each device's sums and replaces them; else they come in batches, which it adds up."""
-        return self.is_continuous and not self.plan.secure.is_on
+    @cached_property
+    def kind(self) -> FederationKind:
+        """Whether devices upload sums, and whether the server sees them."""
+        return FederationKind.of(self.plan.method, self.plan.secure.mode)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` needs, in another process."""
@@ -98,7 +93,7 @@ class Contract:
         """
         if manifest.method != self.method.name:
             raise _bad(f"the update is from method {manifest.method!r}, this federation runs {self.method.name!r}")
-        if self.plan.secure.is_on != (manifest.sum is not None):
+        if self.kind.masked != (manifest.sum is not None):
             raise UpdateRefusedError(_NOT_ALONE if manifest.sum is None else _NO_SUM, is_fault=True)
         if manifest.sum is not None:  # nothing more is told, and what the bytes hold is for the sum's state machine
             if manifest.sum == "keys":
@@ -115,7 +110,7 @@ class Contract:
                 is_fault=True,
             )
         self._check_sequence(manifest)
-        if self.is_continuous and manifest.precision != "lossless":
+        if self.kind.sums and manifest.precision != "lossless":
             raise _bad(f"precision {manifest.precision!r} came; sums of a continuous federation travel lossless")
         counts = manifest.class_counts
         if counts is not None and (len(counts) != self.plan.training.classes or min(counts) < 0):
@@ -124,8 +119,8 @@ class Contract:
             raise UpdateRefusedError(f"{partial}, which this federation drops (rounds.partial_work)")
 
     def _check_sequence(self, manifest: UpdateManifest) -> None:
-        if self.is_continuous != (manifest.sequence is not None):
-            kind, what = ("continuous", "has") if self.is_continuous else ("in rounds", "has no")
+        if self.kind.sums != (manifest.sequence is not None):
+            kind, what = ("continuous", "has") if self.kind.sums else ("in rounds", "has no")
             raise _bad(f"this federation works {kind}, where an update {what} `sequence`; update the device's program")
 
     def decode(self, manifest: UpdateManifest, data: bytes, read_broadcast: Callable[[str], Tree]) -> Tree:

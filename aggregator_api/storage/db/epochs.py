@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import EpochRow, FederationRow
-from federation.plan import Plan
 
 HIGHEST = (1 << 53) - 1
 
@@ -59,7 +58,7 @@ def _renew_deadline(session: Session, federation: FederationRow, now: float) -> 
     """Give the open round its whole time again: its devices could not know of it meanwhile."""
     row, deadline_s = (
         repositories.open_round(session, federation),
-        Plan.model_validate(federation.plan).rounds.deadline_s,
+        federation.parsed_plan.rounds.deadline_s,
     )
     if row is not None and row.deadline_at is not None and deadline_s is not None:
         row.opened_at, row.deadline_at = now, now + deadline_s

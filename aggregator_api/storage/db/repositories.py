@@ -129,16 +129,17 @@ def count_online(
     federation: FederationRow,
     tags: Sequence[str] = (),
     *,
-    signing: bool = False,
     resting: int = 0,
     at: float | None = None,
 ) -> int:
     """Count the devices that could train now; with tags, those in one of these groups.
 
-    signing: those with a key; resting: those whose updates are not in so many of the last published rounds; at: those
+    Of a masked federation only those with a key could.
+
+    resting: those whose updates are not in so many of the last published rounds; at: those
     that are not left out then (`devices.silence`).
     """
-    wanted = could_train(federation, tags, signing=signing, resting=resting, at=at)
+    wanted = could_train(federation, tags, resting=resting, at=at)
     return session.scalars(select(func.count()).select_from(DeviceRow).where(*wanted)).one()
 
 
@@ -147,12 +148,11 @@ def online_devices(
     federation: FederationRow,
     tags: Sequence[str] = (),
     *,
-    signing: bool = False,
     resting: int = 0,
     at: float | None = None,
 ) -> dict[str, DeviceRow]:
     """Return the devices that could train now, by name; with the same choice as `count_online`."""
-    wanted = could_train(federation, tags, signing=signing, resting=resting, at=at)
+    wanted = could_train(federation, tags, resting=resting, at=at)
     return {row.name: row for row in session.scalars(select(DeviceRow).where(*wanted))}
 
 
@@ -160,7 +160,6 @@ def could_train(
     federation: FederationRow,
     tags: Sequence[str] = (),
     *,
-    signing: bool = False,
     resting: int = 0,
     at: float | None = None,
 ) -> list[ColumnElement[bool]]:
@@ -175,7 +174,7 @@ def could_train(
         wanted.append(or_(DeviceRow.left_out_until.is_(None), DeviceRow.left_out_until <= at))
     if tags:
         wanted.append(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags))))
-    if signing:
+    if federation.kind.masked:
         wanted += [DeviceRow.enrolment == "approved", DeviceRow.public_key.is_not(None)]
         if federation.plan.get("secure", {}).get("voucher"):
             wanted += [DeviceRow.voucher != "", DeviceRow.voucher_expires_at > time.time()]

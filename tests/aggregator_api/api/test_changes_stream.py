@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from aggregator_api.federations.service import get_federation
-from aggregator_api.http.api import event_feed
-from aggregator_api.http.api.event_feed import ALL, EventFeed
+from aggregator_api.http import event_feed
+from aggregator_api.http.event_feed import ALL, EventFeed
 from aggregator_api.storage.db import repositories
 from tests.aggregator_api.bench import Bench, stream_access
 from tests.aggregator_api.generated_devices import FEDERATION

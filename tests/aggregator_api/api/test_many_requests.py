@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from aggregator_api.http.api import coalescing, queries
-from aggregator_api.http.api.coalescing import Coalescing
-from aggregator_api.http.api.event_feed import EventFeed
-from aggregator_api.http.api.middleware.concurrency import ConcurrencyLimit
+from aggregator_api.http.api.middleware import concurrency
+from aggregator_api.http.api.middleware.concurrency import Coalescing, ConcurrencyLimit
+from aggregator_api.http.event_feed import EventFeed
+from aggregator_api.http.queries import listings
 from tests.aggregator_api.bench import Bench, stream_access
 from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 
@@ -46,8 +46,8 @@ def test_a_read_joins_only_work_that_has_not_begun() -> None:
 
 
 def test_who_asks_alone_waits_for_no_rest_and_a_crowd_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coalescing, "MAX_PAUSE_S", 30.0)
-    monkeypatch.setattr(coalescing, "PAUSE_FACTOR", 1e9)
+    monkeypatch.setattr(concurrency, "MAX_PAUSE_S", 30.0)
+    monkeypatch.setattr(concurrency, "PAUSE_FACTOR", 1e9)
 
     async def play() -> None:
         answers = Coalescing[int]()
@@ -154,14 +154,14 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def test_streams_share_one_reader_and_miss_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = 0
-    events = queries.events
+    events = listings.events
 
     def counted(*given: Any) -> Any:
         nonlocal reads
         reads += 1
         return events(*given)
 
-    monkeypatch.setattr(queries, "events", counted)
+    monkeypatch.setattr(listings, "events", counted)
 
     access = stream_access(bench.runtime)
 

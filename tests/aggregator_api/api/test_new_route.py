@@ -34,7 +34,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import ForeignKey, Text, select
 from sqlalchemy.orm import Mapped, mapped_column
 
-from aggregator_api.http.api.dependencies import DatabaseDep, FederationName
+from aggregator_api.http.dependencies import DatabaseDep, FederationName
 from aggregator_api.http.api.middleware.problems import responses
 from aggregator_api.auth.scopes import requires
 from aggregator_api.storage.db.models import Base

@@ -13,11 +13,10 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.devices.service import find
 from aggregator_api.federations.service import get_federation
-from aggregator_api.http.api import queries
-from aggregator_api.http.api.device_status import TRAINS, activity
-from aggregator_api.http.api.queries import PageParams
-from aggregator_api.http.api.round_history import costs, grid, latest_rounds, spans
-from aggregator_api.http.api.scores import round_scores
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries.devices import TRAINS, activity
+from aggregator_api.http.queries.listings import PageParams
+from aggregator_api.http.queries.rounds import costs, grid, latest_rounds, round_scores, spans
 from aggregator_api.http.web import views
 from aggregator_api.notifications import attention
 from aggregator_api.rollouts import scores
@@ -119,9 +118,9 @@ def test_costs_are_what_came_and_what_was_sent(seeded: Bench) -> None:
 def test_listings_of_pages_show_the_newest_first(seeded: Bench) -> None:
     with seeded.runtime.database.read() as session:
         row = get_federation(session, WALKS)
-        first = queries.model_versions(session, row, PageParams(0, 4, newest_first=True))
-        rest = queries.model_versions(session, row, PageParams(first.next_cursor or 0, 100, newest_first=True))
-        oldest = queries.model_versions(session, row, PageParams(0, 100))
+        first = listings.model_versions(session, row, PageParams(0, 4, newest_first=True))
+        rest = listings.model_versions(session, row, PageParams(first.next_cursor or 0, 100, newest_first=True))
+        oldest = listings.model_versions(session, row, PageParams(0, 100))
     assert [each.version for each in first.items] == [9, 8, 7, 5]
     assert [*first.items, *rest.items] == oldest.items[::-1]
     assert rest.next_cursor is None

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from aggregator_api.core.settings import Settings
-from aggregator_api.http.api.middleware.security_headers import DOCS, NOTHING
+from aggregator_api.http.api.middleware.headers import DOCS, NOTHING
 from aggregator_api.http.app import create_app
-from aggregator_api.http.web.files import DOCS_PATHS, SWAGGER
+from aggregator_api.http.web.phone import DOCS_PATHS, SWAGGER
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient
 

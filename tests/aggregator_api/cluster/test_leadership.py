@@ -13,7 +13,7 @@ from sqlalchemy import text
 from aggregator_api.federations import exports, service
 from aggregator_api.operations.leadership import Leases
 from aggregator_api.rounds.background_jobs import BackgroundJobs
-from aggregator_api.storage import continuous_sums
+from aggregator_api.storage import findings
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.findings import Severity
 from tests.aggregator_api.bench import Bench, wait_for
@@ -298,6 +298,6 @@ def test_a_publication_that_died_with_its_leader_is_made_by_the_other(
     wait_for(lambda: two_continuous.leads(other))
     wait_for(lambda: clients(other) == 2)
     with other.runtime.database.read() as session:
-        (found,) = continuous_sums.check(session, other.runtime.blobs)
+        (found,) = findings.check_sums(session, other.runtime.blobs)
         assert found.level is Severity.OK, found
         assert session.scalar(text("SELECT count(*) FROM contributions WHERE changed_at IS NOT NULL")) == 0

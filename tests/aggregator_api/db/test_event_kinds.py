@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from aggregator_api.core.settings import sqlite_url
-from aggregator_api.http.api.schemas.resources import AdoptionAnswer, EnrolmentState, FederationSummary, UpdateStatus
+from aggregator_api.http.queries.resources import AdoptionAnswer, EnrolmentState, FederationSummary, UpdateStatus
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS

@@ -69,10 +69,8 @@ class Server:
             _, token = enrolment_tokens.make(
                 session,
                 service.get_federation(session, FEDERATION),
-                device=name,
-                auto_approve=True,
-                lifetime_s=60.0,
-                server_key=self.runtime.identity.public_key,
+                enrolment_tokens.NewToken(device=name, auto_approve=True, lifetime_s=60),
+                self.runtime.identity.public_key,
             )
         return token
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.http.api import queries
-from aggregator_api.http.api.device_status import activity, waiting_for
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries.devices import activity, waiting_for
 from aggregator_api.notifications import attention
 from aggregator_api.storage.db.models import DeviceRow, EventRow, FederationRow
 from edge_agent.storage.credentials import status_signer
@@ -46,7 +46,7 @@ def bench(tmp_path: Path) -> Bench:
 def reasons(bench: Bench) -> list[tuple[str, int]]:
     with bench.runtime.database.read() as session:
         row = session.scalars(select(FederationRow)).one()
-        return [(each.reason, each.devices) for each in queries.federation(session, row).plan_refusals]
+        return [(each.reason, each.devices) for each in listings.federation(session, row).plan_refusals]
 
 
 def words(bench: Bench) -> str:
@@ -69,7 +69,7 @@ def test_who_refuses_is_counted_before_a_round_begins_and_the_round_goes_on_with
         waiting = waiting_for(session, row)
         assert "1 of the 2 devices that a round needs are online; 1 device refuses the plan" in waiting
         assert activity(session, row, ada).reason == f"It refuses the plan: {REASON}."
-        detail = queries.federation(session, row)
+        detail = listings.federation(session, row)
     assert (detail.devices, detail.devices_online) == (3, 1)
     says(bench, tmp_path, "cyd")
     wait_for(lambda: bench.collects(1))

@@ -14,7 +14,7 @@ from aggregator_api.core.errors import ConflictError
 from aggregator_api.federations import service
 from aggregator_api.federations.service import FederationChanges
 from aggregator_api.notifications import attention
-from aggregator_api.rollouts.schedules import NewRollout
+from aggregator_api.rollouts.service import NewRollout
 from aggregator_api.storage.db.models import EventRow
 from federation.plan import Plan
 from federation.protocol import topics

@@ -16,12 +16,11 @@ from typer.testing import CliRunner
 from aggregator_api.cli.app import app as cli
 from aggregator_api.core.errors import ConflictError, NotFoundError
 from aggregator_api.federations import service
-from aggregator_api.http.api import queries
-from aggregator_api.http.api.queries import PageParams
-from aggregator_api.http.api.rollout_queries import RolloutDetail, RolloutDevice, detail, devices
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries.listings import PageParams
+from aggregator_api.http.queries.rollouts import RolloutDetail, RolloutDevice, detail, devices
 from aggregator_api.rollouts import transitions
-from aggregator_api.rollouts.schedules import NewRollout
-from aggregator_api.rollouts.service import RolloutService
+from aggregator_api.rollouts.service import NewRollout, RolloutService
 from aggregator_api.storage.db.models import RolloutRow
 from edge_agent.machine.releases import offered_to
 from federation.plan import GroupWave, Plan
@@ -99,14 +98,14 @@ class Fleet(Bench):
     def kinds(self) -> list[str]:
         """Return what the journal says about rollouts."""
         with self.runtime.database.read() as session:
-            events = queries.events(session, service.get_federation(session, FEDERATION), PageParams(0, 500)).items
+            events = listings.events(session, service.get_federation(session, FEDERATION), PageParams(0, 500)).items
             return [event.kind.removeprefix("rollout.") for event in events if event.kind.startswith("rollout.")]
 
     def aliases(self) -> dict[str, int]:
         """Return the names of versions, once every measure has been looked at."""
         self.as_inbox(self.runtime.promotion_scheduler.tick)
         with self.runtime.database.read() as session:
-            found = queries.aliases(session, service.get_federation(session, FEDERATION))
+            found = listings.aliases(session, service.get_federation(session, FEDERATION))
         return {alias.alias: alias.version for alias in found}
 
 

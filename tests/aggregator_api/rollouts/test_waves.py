@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_api.rollouts.schedules import NewRollout
+from aggregator_api.rollouts.service import NewRollout
 from edge_agent.machine.releases import offered_to
 from federation.rounds.rollout import MILLION, is_within
 from tests.aggregator_api.bench import wait_for

@@ -19,7 +19,7 @@ from aggregator_api.federations.service import FederationChanges
 from aggregator_api.maintenance import fsck
 from aggregator_api.rounds.aggregation import Aggregate, publish
 from aggregator_api.rounds.aggregation_executor import InProcessExecutor
-from aggregator_api.storage import continuous_sums
+from aggregator_api.storage import findings
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db.models import ContributionRow, ModelVersionRow, RoundRow, UpdateRow
 from aggregator_api.storage.findings import Severity
@@ -111,7 +111,7 @@ def expected_state(trees: list[Tree]) -> Tree:
 def assert_sums(bench: Bench, *trees: Tree) -> None:
     assert same({"sums": state_of(bench)["sums"]}, expected_state(list(trees)))
     with bench.runtime.database.read() as session:
-        (found,) = continuous_sums.check(session, bench.runtime.blobs)
+        (found,) = findings.check_sums(session, bench.runtime.blobs)
     assert found.level is Severity.OK, found
 
 

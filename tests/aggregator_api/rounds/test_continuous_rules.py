@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from aggregator_api.federations import exports
 from aggregator_api.federations.service import FederationChanges
-from aggregator_api.storage import continuous_sums
+from aggregator_api.storage import findings
 from aggregator_api.storage.db.models import ContributionRow, EventRow, ModelVersionRow, RoundRow
 from aggregator_api.storage.findings import Severity
 from federation import wire
@@ -108,7 +108,7 @@ def simulated(bench: Bench, trees: dict[str, Tree]) -> bytes:
 
 def assert_whole(bench: Bench) -> None:
     with bench.runtime.database.read() as session:
-        (found,) = continuous_sums.check(session, bench.runtime.blobs)
+        (found,) = findings.check_sums(session, bench.runtime.blobs)
     assert found.level is Severity.OK, found
 
 

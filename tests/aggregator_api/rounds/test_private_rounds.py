@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.federations.service import NewFederation
-from aggregator_api.http.api.device_status import waiting_for
+from aggregator_api.http.queries.devices import waiting_for
 from aggregator_api.storage.db.models import EventRow, FederationRow, RoundRow
 from federation import wire
 from federation.privacy.accounting import epsilon

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from aggregator_api.devices.presence import FIRST_REST_S, MAX_MISSED, MAX_REST_S
-from aggregator_api.http.api.device_status import activity, waiting_for
+from aggregator_api.http.queries.devices import activity, waiting_for
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, RoundRow, UpdateRow
 from federation.rounds.server_round import MIN_SILENCE_S
 from tests.aggregator_api.bench import Bench, wait_for

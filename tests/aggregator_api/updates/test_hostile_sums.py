@@ -13,7 +13,7 @@ import torch
 from sqlalchemy import select
 
 from aggregator_api.federations import exports
-from aggregator_api.storage import continuous_sums
+from aggregator_api.storage import findings
 from aggregator_api.storage.db.models import ContributionRow, DeviceRow
 from aggregator_api.storage.findings import Severity
 from federation.protocol import topics
@@ -63,7 +63,7 @@ def assert_unharmed(bench: Bench) -> None:
             assert torch.equal(value, sums_of(1)[name].long() + sent.tree[name])
     with bench.runtime.database.read() as session:
         assert {row.device.name for row in session.scalars(select(ContributionRow)) if row.device} == {"a", "c"}
-        (found,) = continuous_sums.check(session, bench.runtime.blobs)
+        (found,) = findings.check_sums(session, bench.runtime.blobs)
     assert found.level is Severity.OK
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from aggregator_api.http.api import queries
-from aggregator_api.http.api.queries import PageParams
-from aggregator_api.http.api.schemas.resources import UpdateView
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries.listings import PageParams
+from aggregator_api.http.queries.resources import UpdateView
 from aggregator_api.rounds.background_jobs import BackgroundJobs
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import UpdateRow
@@ -29,7 +29,7 @@ def quarantined(bench: Bench) -> list[UpdateView]:
     with bench.runtime.database.read() as session:
         row = repositories.find_federation(session, FEDERATION)
         assert row is not None
-        return queries.updates(session, row, "quarantined", PageParams(0, 10)).items
+        return listings.updates(session, row, "quarantined", PageParams(0, 10)).items
 
 
 def test_a_late_update_counts_less_in_the_next_round(tmp_path: Path) -> None:

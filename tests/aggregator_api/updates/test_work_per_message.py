@@ -13,7 +13,7 @@ import torch
 from sqlalchemy import Engine, event
 
 from aggregator_api.core.errors import BlobError
-from aggregator_api.http.api import queries
+from aggregator_api.http.queries import listings
 from aggregator_api.runtime import use_one_torch_thread
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import CHUNK_BYTES, BlobCache, in_pieces
@@ -133,10 +133,10 @@ def test_a_federation_and_its_round_are_described_without_reading_their_devices(
         with bench.runtime.database.read() as session:
             row = repositories.find_federation(session, FEDERATION)
             assert row is not None
-            assert queries.federation(session, row).devices_online == ENOUGH
+            assert listings.federation(session, row).devices_online == ENOUGH
             opened = repositories.open_round(session, row)
             assert opened is not None
-            assert queries.round_detail(session, opened).invited == ENOUGH
+            assert listings.round_detail(session, opened).invited == ENOUGH
     finally:
         event.remove(DeviceRow, "load", loaded)
     assert not read

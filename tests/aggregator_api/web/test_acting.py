@@ -18,7 +18,7 @@ from aggregator_api.auth import api_keys
 from aggregator_api.core.settings import Settings
 from aggregator_api.federations.service import NewFederation, get_federation
 from aggregator_api.http.app import create_app
-from aggregator_api.http.web.presets import PRESETS, filled
+from aggregator_api.http.web.forms import PRESETS, filled
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import AuditRow, EventRow
 from export.runtime import Session

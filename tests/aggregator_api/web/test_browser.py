@@ -14,8 +14,8 @@ import pytest
 from aggregator_api.auth import api_keys
 from aggregator_api.core.settings import Settings
 from aggregator_api.federations.service import NewFederation, get_federation
-from aggregator_api.http.api import queries
 from aggregator_api.http.app import create_app
+from aggregator_api.http.queries import listings
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, RolloutRow
 from tests.aggregator_api.generated_devices import Wires
@@ -190,7 +190,7 @@ def test_a_version_is_promoted_without_javascript(app: FastAPI, address: str, br
     page.get_by_role("button", name="Promote it").click()
     page.get_by_text("forced by an operator (to see that it works)", exact=False).wait_for()
     with app.state.runtime.database.read() as session:
-        named = {one.alias: one.version for one in queries.aliases(session, get_federation(session, WALKS))}
+        named = {one.alias: one.version for one in listings.aliases(session, get_federation(session, WALKS))}
     assert (named["stable"], named["latest"]) == (9, 13)
     app.state.runtime.aliases.move(WALKS, "stable", 13)  # as before: it is measured to be better
     context.close()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from aggregator_api.federations.service import get_federation
-from aggregator_api.http.api.federation_comparison import paired
+from aggregator_api.http.queries.comparisons import paired
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, MetricRow
 from tests.aggregator_api.http_client import TestClient
 from tests.aggregator_api.web.visitors import Visitor, key_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aggregator_api.federations.checkpoints import UploadedCheckpoint
-from aggregator_api.http.web.derivation import checkpoint_fields
+from aggregator_api.http.web.forms import checkpoint_fields
 from har_pipeline import PipelineSettings
 from models import build
 from models.checkpoint import CheckpointInfo

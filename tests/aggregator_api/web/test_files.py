@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from aggregator_api.http.web.files import FILES, MEDIA_TYPES
+from aggregator_api.http.web.phone import FILES, MEDIA_TYPES
 
 
 def test_the_vendored_files_are_those_of_the_releases() -> None:

@@ -15,9 +15,9 @@ from sqlalchemy import update
 from aggregator_api.auth import api_keys
 from aggregator_api.core.settings import Settings
 from aggregator_api.federations.service import FederationService, NewFederation, get_federation
-from aggregator_api.http.api.middleware.security_headers import PAGES as POLICY
+from aggregator_api.http.api.middleware.headers import PAGES as POLICY
 from aggregator_api.http.app import create_app
-from aggregator_api.http.web.files import MEDIA_TYPES, url_of
+from aggregator_api.http.web.phone import MEDIA_TYPES, url_of
 from aggregator_api.storage.db.models import DeviceRow, RolloutRow
 from federation.tasks import TASKS
 from gaitway.plain_text import label_text

@@ -13,9 +13,8 @@ from aggregator_api.auth import api_keys
 from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.core.settings import Settings
 from aggregator_api.http.app import create_app
-from aggregator_api.http.web import server_address
-from aggregator_api.http.web.routes import SUBJECTS
-from aggregator_api.http.web.server_address import own_url, server_url
+from aggregator_api.http.web.routes import SUBJECTS, enrolment
+from aggregator_api.http.web.routes.enrolment import own_url, server_url
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import TestClient
 from tests.aggregator_api.web.seeded import seed
@@ -26,7 +25,7 @@ EVIL = "evil.example"
 
 @pytest.fixture(autouse=True)
 def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_address, "outgoing_address", lambda: "192.168.1.20")
+    monkeypatch.setattr(enrolment, "outgoing_address", lambda: "192.168.1.20")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.settings import Settings, load
 from aggregator_api.federations.service import NewFederation
-from aggregator_api.http.api.middleware.sub_path import below
+from aggregator_api.http.api.middleware.headers import below
 from aggregator_api.http.app import create_app
 from tests.aggregator_api.generated_devices import Wires
 from tests.aggregator_api.http_client import OperatorClient, TestClient

@@ -6,22 +6,21 @@ import torch
 
 from federation.methods import METHODS
 from federation.records import Examples
-from federation.training.prediction import measure, measure_each, measure_stacked, predict
-from sim.rounds.analyses import in_batches
+from federation.training.prediction import batched, measure, measure_each, measure_stacked, predict
 from tests.federation.federated import SIZES, federation
 
 
 def test_batches_are_the_union_in_pieces_and_say_whose() -> None:
     sizes = {"ada": 3, "bob": 0, "cyd": 11, "dan": 4, "eve": 1, "fay": 4}
     clients = {name: Examples(torch.randn(n, 2), torch.arange(n)) for name, n in sizes.items()}
-    batches = list(in_batches(clients, 4))
+    batches = list(batched(clients, 4))
     assert [sum(len(part.y) for _, part in pieces) for pieces in batches] == [4, 4, 4, 4, 4, 3]
     union = torch.cat([part.x for pieces in batches for _, part in pieces])
     assert torch.equal(union, torch.cat([one.x for one in clients.values()]))
     for name, own in clients.items():
         rows = [row for batch in batches for owner, part in batch if owner == name for row in part.y.tolist()]
         assert rows == own.y.tolist()
-    assert list(in_batches({}, 4)) == []
+    assert list(batched({}, 4)) == []
 
 
 def test_scores_are_those_of_the_predictions() -> None:

@@ -1,27 +1,12 @@
-"""The routes by subject, each file with a `router`; a new one is one file and one entry here."""
+"""The routes by subject; a new router is a file, or a part of one, and an entry here."""
 
 from __future__ import annotations
 
-from aggregator_api.http.api.routes import (
-    audit,
-    blobs,
-    checkpoints,
-    device_messages,
-    enrolment,
-    events,
-    federations,
-    health,
-    keys,
-    models,
-    progress,
-    rollouts,
-)
+from aggregator_api.http.api.routes import device_messages, enrolment, federations, keys, models, operations, rollouts
 
 # in the order in which docs/openapi.json lists them
-ROUTERS = tuple(
-    module.router
-    for module in (
-        *(federations, checkpoints, progress, models, rollouts, events),
-        *(enrolment, device_messages, keys, audit, blobs, health),
-    )
+ROUTERS = (
+    *(federations.router, models.checkpoints_router, federations.progress_router, models.router, rollouts.router),
+    *(operations.events_router, enrolment.router, device_messages.router, keys.router),
+    *(operations.audit_router, models.blobs_router, operations.health_router),
 )

@@ -9,8 +9,8 @@ from fastapi.responses import StreamingResponse
 
 from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import TooLargeError, UnprocessableError
-from aggregator_api.http.api.dependencies import CallerDep, DeviceMessagesDep
 from aggregator_api.http.api.middleware.problems import responses
+from aggregator_api.http.dependencies import CallerDep, DeviceMessagesDep
 from aggregator_api.transport.device_http.messages import DeviceMessages
 from federation.errors import WireError
 from federation.plan import Name

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
-from sqlalchemy.orm import Session
+from fastapi import APIRouter, Query, Response
 
 from aggregator_api.auth.scopes import anybody, requires
-from aggregator_api.core.errors import NotFoundError
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.devices.enrolment import Claim, DeviceToken, Enrol, Enrolment, TokenRequest
-from aggregator_api.devices.service import find
+from aggregator_api.devices.enrolment_tokens import NewToken
+from aggregator_api.devices.service import DeviceTags, find
 from aggregator_api.federations import service
-from aggregator_api.http.api import queries
-from aggregator_api.http.api.dependencies import (
-    MAX_ID,
+from aggregator_api.http.api.middleware.problems import responses
+from aggregator_api.http.dependencies import (
     DatabaseDep,
     DeletionServiceDep,
     DeviceServiceDep,
@@ -24,20 +21,19 @@ from aggregator_api.http.api.dependencies import (
     FederationName,
     IdentityDep,
     PageDep,
+    TokenId,
     TokenServiceDep,
 )
-from aggregator_api.http.api.middleware.problems import responses
-from aggregator_api.http.api.schemas.credentials import MadeToken, NewToken, Token
-from aggregator_api.http.api.schemas.resources import Deleted, Device, DeviceTags, Page
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries.credentials import MadeToken, Token
+from aggregator_api.http.queries.resources import Deleted, Device, Page
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.database import Database
-from aggregator_api.storage.db.models import EnrolmentTokenRow
 
 router = APIRouter(prefix="/v1", tags=["enrolment"])
 
 TOKENS = "/federations/{name}/enrolment-tokens"
 DEVICE = "/federations/{name}/devices/{device}"
-TokenId = Annotated[int, Path(ge=1, le=MAX_ID)]
 
 
 @router.post("/enrol", status_code=201, summary="Enrol a device", responses=responses(401, 403, 409, 413, 422, 503))
@@ -82,7 +78,7 @@ def list_tokens(database: DatabaseDep, name: FederationName, page: PageDep) -> P
     """List the tokens without their secrets, and who used them."""
     with database.read() as session:
         federation = service.get_federation(session, name)
-        return queries.tokens(session, federation, page)
+        return listings.tokens(session, federation, page)
 
 
 @router.post(TOKENS, status_code=201, summary="Make an enrolment token", responses=responses(404, 413, 422))
@@ -91,17 +87,9 @@ def make_token(database: DatabaseDep, identity: IdentityDep, name: str, new: New
     """Make a token that enrols one device, once; the answer is the only place where it is shown."""
     with database.write() as session:
         federation = service.get_federation(session, name)
-        row, token = enrolment_tokens.make(
-            session,
-            federation,
-            device=new.device,
-            auto_approve=new.auto_approve,
-            lifetime_s=new.lifetime_s,
-            server_key=identity.public_key,
-            tags=new.tags,
-        )
+        row, token = enrolment_tokens.make(session, federation, new, identity.public_key)
         audit.mention(f"token {row.id}")
-        shown = MadeToken(**Token.model_validate(row).model_dump(), token=token)
+        shown = MadeToken.of(row, token)
     _shown_once(response)
     return shown
 
@@ -111,8 +99,7 @@ def make_token(database: DatabaseDep, identity: IdentityDep, name: str, new: New
 def revoke_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
     """Let a token that was not used let nobody in."""
     with database.write() as session:
-        row = _token(session, name, token)
-        row.revoked_at = row.revoked_at or time.time()
+        row = enrolment_tokens.revoke(session, service.get_federation(session, name), token)
         audit.mention(f"token {token}")
         return Token.model_validate(row)
 
@@ -124,8 +111,7 @@ def revoke_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
 def confirm_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
     """Let a token that a restore without the ledger holds let a device in, as before."""
     with database.write() as session:
-        row = _token(session, name, token)
-        row.held_at = None
+        row = enrolment_tokens.confirm(session, service.get_federation(session, name), token)
         audit.mention(f"token {token}")
         return Token.model_validate(row)
 
@@ -180,13 +166,6 @@ def delete(
 ) -> Deleted:
     """Delete it with all that it said, sent and measured, its keys and its broker account; the audit stays."""
     return Deleted(dry_run=dry_run, rows=deletion.delete_device(name, device, dry_run=dry_run))
-
-
-def _token(session: Session, name: str, token: int) -> EnrolmentTokenRow:
-    row = enrolment_tokens.of_federation(session, service.get_federation(session, name), token)
-    if row is None:
-        raise NotFoundError(f"federation {name!r} has no enrolment token {token}")
-    return row
 
 
 def _device(database: Database, name: str, device: str) -> Device:

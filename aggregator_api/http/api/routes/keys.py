@@ -9,15 +9,15 @@ from fastapi import APIRouter, Path, Response
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys
-from aggregator_api.auth.api_keys import Caller
+from aggregator_api.auth.api_keys import Caller, NewKey
 from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import ConflictError, ForbiddenError, NotFoundError
 from aggregator_api.federations import service
-from aggregator_api.http.api import queries
-from aggregator_api.http.api.dependencies import CallerDep, DatabaseDep, PageDep
 from aggregator_api.http.api.middleware.problems import responses
-from aggregator_api.http.api.schemas.credentials import Key, MadeKey, NewKey
-from aggregator_api.http.api.schemas.resources import Page
+from aggregator_api.http.dependencies import CallerDep, DatabaseDep, PageDep
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries.credentials import Key, MadeKey
+from aggregator_api.http.queries.resources import Page
 from aggregator_api.storage.db import audit, repositories
 from aggregator_api.storage.db.models import CredentialRow
 
@@ -33,7 +33,7 @@ KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$", description="the part of 
 def listing(database: DatabaseDep, caller: CallerDep, page: PageDep) -> Page[Key]:
     """List every key, those that were revoked too, without the secrets."""
     with database.read() as session:
-        return queries.keys(session, caller.federation, page)
+        return listings.keys(session, caller.federation, page)
 
 
 @router.post("", status_code=201, summary="Make a key", responses=responses(404, 413, 422))
@@ -49,7 +49,7 @@ def make(database: DatabaseDep, caller: CallerDep, new: NewKey, response: Respon
         expires_at = time.time() + new.lifetime_s if new.lifetime_s else None
         row, key = api_keys.make(session, new.name, new.scopes, federation=federation, expires_at=expires_at)
         audit.mention(f"key {row.prefix}")
-        shown = MadeKey(**queries.key(session, row).model_dump(), key=key)
+        shown = MadeKey(**listings.key(session, row).model_dump(), key=key)
     response.headers["Cache-Control"] = "no-store"
     return shown
 
@@ -63,7 +63,7 @@ def revoke(database: DatabaseDep, caller: CallerDep, id: KeyId) -> Key:
         _keep_an_operator(session, row)
         api_keys.revoke(row)
         audit.mention(f"key {id}")
-        return queries.key(session, row)
+        return listings.key(session, row)
 
 
 @router.post("/{id}/confirm", summary="Confirm a key after a restore", responses=responses(404, 422))
@@ -74,7 +74,7 @@ def confirm(database: DatabaseDep, caller: CallerDep, id: KeyId) -> Key:
         row = _owned(session, caller, id)
         api_keys.confirm(row)
         audit.mention(f"key {id}")
-        return queries.key(session, row)
+        return listings.key(session, row)
 
 
 def _keep_an_operator(session: Session, row: CredentialRow) -> None:
@@ -90,6 +90,6 @@ def _keep_an_operator(session: Session, row: CredentialRow) -> None:
 
 def _owned(session: Session, caller: Caller, prefix: str) -> CredentialRow:
     row = api_keys.find_key(session, prefix)
-    if row is None or (caller.federation is not None and queries.key(session, row).federation != caller.federation):
+    if row is None or (caller.federation is not None and listings.key(session, row).federation != caller.federation):
         raise NotFoundError(f"there is no key {prefix}; GET /v1/keys lists them")
     return row

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Query, Response
-from sqlalchemy.orm import Session
+from fastapi import APIRouter, Body, Query, Response
 
 from aggregator_api.auth.scopes import requires
 from aggregator_api.federations import service
-from aggregator_api.http.api import rollout_queries
-from aggregator_api.http.api.dependencies import DatabaseDep, FederationName, PageDep, RolloutServiceDep
 from aggregator_api.http.api.middleware.problems import responses
-from aggregator_api.http.api.schemas.resources import Page
-from aggregator_api.http.api.schemas.rollouts import AnswerName, RolloutDetail, RolloutDevice, RolloutView
-from aggregator_api.rollouts import transitions
-from aggregator_api.rollouts.schedules import NewRollout
-from aggregator_api.rollouts.service import unknown
+from aggregator_api.http.dependencies import DatabaseDep, FederationName, PageDep, RolloutNumber, RolloutServiceDep
+from aggregator_api.http.queries import rollouts as rollout_queries
+from aggregator_api.http.queries.resources import Page
+from aggregator_api.http.queries.rollouts import AnswerName, RolloutDetail, RolloutDevice, RolloutView
+from aggregator_api.rollouts.service import NewRollout, get_rollout
 from aggregator_api.storage.db.database import Database
-from aggregator_api.storage.db.models import RolloutRow
 
 router = APIRouter(prefix="/v1/federations/{name}/rollouts", tags=["rollouts"], responses=responses(404, 422))
 
@@ -26,7 +22,6 @@ EXAMPLES = {
     "newest": {"value": {}},
     "a group first": {"value": {"version": 3, "waves": [{"tags": ["pilot"]}, 0.25, 1.0]}},
 }
-Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
 @router.post("", status_code=201, summary="Start a rollout", responses=responses(409, 413))
@@ -55,10 +50,10 @@ def listing(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[
 
 @router.get("/{number}", summary="Describe a rollout")
 @requires("operator", "read")
-def detail(database: DatabaseDep, name: FederationName, number: Number) -> RolloutDetail:
+def detail(database: DatabaseDep, name: FederationName, number: RolloutNumber) -> RolloutDetail:
     """Tell how far a rollout has come, wave by wave."""
     with database.read() as session:
-        return rollout_queries.detail(session, _rollout(session, name, number))
+        return rollout_queries.detail(session, get_rollout(session, name, number))
 
 
 @router.get("/{number}/devices", summary="List the devices of a rollout")
@@ -66,19 +61,19 @@ def detail(database: DatabaseDep, name: FederationName, number: Number) -> Rollo
 def devices(
     database: DatabaseDep,
     name: FederationName,
-    number: Number,
+    number: RolloutNumber,
     page: PageDep,
     answer: Annotated[AnswerName | None, Query(description="only these")] = None,
 ) -> Page[RolloutDevice]:
     """List the devices that were told so far, with their scores and reasons."""
     with database.read() as session:
-        row = _rollout(session, name, number)
+        row = get_rollout(session, name, number)
         return rollout_queries.devices(session, row, answer, page)
 
 
 @router.post("/{number}/pause", summary="Pause a rollout", responses=responses(409))
 @requires("operator")
-def pause(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: Number) -> RolloutDetail:
+def pause(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: RolloutNumber) -> RolloutDetail:
     """Let no further wave begin; it is halted all the same where too many devices fail."""
     rollouts.pause(name, number)
     return _describe(database, name, number)
@@ -86,7 +81,7 @@ def pause(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number:
 
 @router.post("/{number}/resume", summary="Resume a paused rollout", responses=responses(409))
 @requires("operator")
-def resume(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: Number) -> RolloutDetail:
+def resume(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: RolloutNumber) -> RolloutDetail:
     """Resume it; the present wave begins anew."""
     rollouts.resume(name, number)
     return _describe(database, name, number)
@@ -94,7 +89,7 @@ def resume(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number
 
 @router.post("/{number}/halt", summary="Halt a rollout, or take a completed one back", responses=responses(409))
 @requires("operator")
-def halt(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: Number) -> RolloutDetail:
+def halt(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: RolloutNumber) -> RolloutDetail:
     """Have every device that uses the version go back to the model that it used before."""
     rollouts.halt(name, number)
     return _describe(database, name, number)
@@ -102,11 +97,4 @@ def halt(rollouts: RolloutServiceDep, database: DatabaseDep, name: str, number: 
 
 def _describe(database: Database, name: str, number: int) -> RolloutDetail:
     with database.read() as session:
-        return rollout_queries.detail(session, _rollout(session, name, number))
-
-
-def _rollout(session: Session, name: str, number: int) -> RolloutRow:
-    found = transitions.numbered(session, service.get_federation(session, name), number)
-    if found is None:
-        raise unknown(name, number)
-    return found
+        return rollout_queries.detail(session, get_rollout(session, name, number))

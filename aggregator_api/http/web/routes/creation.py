@@ -16,16 +16,26 @@ from aggregator_api.core.errors import RequestError, UnprocessableError
 from aggregator_api.federations import service
 from aggregator_api.federations.initial_state import feature_dim_of, network_names
 from aggregator_api.federations.service import NewFederation
-from aggregator_api.http.api.dependencies import CheckpointServiceDep, DatabaseDep, FederationServiceDep
-from aggregator_api.http.web.derivation import checkpoint_fields, derived_fields
-from aggregator_api.http.web.forms import Form, FormDep, words_of
+from aggregator_api.http.dependencies import CheckpointServiceDep, DatabaseDep, FederationServiceDep
+from aggregator_api.http.web.forms import (
+    EMPTY,
+    FIRST,
+    NORMALIZATIONS,
+    PRESETS,
+    RELEASES,
+    Form,
+    FormDep,
+    checkpoint_fields,
+    derived_fields,
+    filled,
+    words_of,
+)
 from aggregator_api.http.web.pages import byte_text, page, part
-from aggregator_api.http.web.presets import EMPTY, FIRST, NORMALIZATIONS, PRESETS, RELEASES, filled
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import FederationRow
 from federation.methods import METHODS
-from federation.plan import ModelSpec, Plan
+from federation.plan import ModelSpec
 from gaitway.errors import first_problem
 
 router = APIRouter()
@@ -71,7 +81,7 @@ def show(
             if version is None
             else repositories.version_of(session, row, version)
         )
-        fields = derived_fields(Plan.model_validate(row.plan), row.name, found.version)
+        fields = derived_fields(row.parsed_plan, row.name, found.version)
     return _form(request, database, fields, preset="")
 
 

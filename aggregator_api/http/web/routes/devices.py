@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
@@ -12,22 +12,19 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.devices import contributions
-from aggregator_api.devices.service import find
+from aggregator_api.devices.service import DeviceTags, find
 from aggregator_api.federations import service
-from aggregator_api.http.api import queries
-from aggregator_api.http.api.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep
-from aggregator_api.http.api.device_history import history
-from aggregator_api.http.api.device_status import activity
-from aggregator_api.http.api.journal_queries import EventFilter, latest_events
-from aggregator_api.http.api.queries import PageParams
-from aggregator_api.http.api.schemas.resources import Device, DeviceTags, EnrolmentState
-from aggregator_api.http.api.scores import class_metric_of, metric_of
+from aggregator_api.http.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries.devices import activity, history
+from aggregator_api.http.queries.listings import DeviceFilter, EventFilter, PageParams, latest_events
+from aggregator_api.http.queries.resources import Device, EnrolmentState
+from aggregator_api.http.queries.rounds import class_metric_of, metric_of
 from aggregator_api.http.web import views
 from aggregator_api.http.web.forms import FormDep, words_of
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow
-from federation.plan import Plan
 from federation.protocol.messages import class_score_names
 from gaitway.errors import first_problem
 
@@ -38,19 +35,10 @@ Text = Annotated[str, Query(max_length=64)]
 FindName = Annotated[str, Query(alias="name", max_length=64)]
 
 
-class DeviceFilter(NamedTuple):
-    """Which devices a listing shows: of names that begin so, of one enrolment state, of one group, suspended."""
-
-    find_name: str
-    enrolment: EnrolmentState | None
-    tag: str
-    suspended: bool
-
-
 def _wanted(
     find_name: FindName = "", enrolment: EnrolmentState | None = None, tag: Text = "", suspended: bool = False
 ) -> DeviceFilter:
-    return DeviceFilter(find_name, enrolment, tag, suspended)
+    return DeviceFilter(enrolment, tag, suspended, find_name)
 
 
 WantedDep = Annotated[DeviceFilter, Depends(_wanted)]
@@ -157,14 +145,12 @@ def _back(name: str, device: str, form: dict[str, str]) -> Response:
 
 
 def _listed(session: Session, row: FederationRow, cursor: PageParams, wanted: DeviceFilter) -> dict[str, Any]:
-    found = queries.devices(
-        session, row, wanted.enrolment, wanted.tag or None, cursor, wanted.find_name, suspended=wanted.suspended
-    )
+    found = listings.devices(session, row, wanted._replace(tag=wanted.tag or None), cursor)
     return {"found": found, "cursor": cursor.cursor, **wanted._asdict()}
 
 
 def _device(session: Session, federation: FederationRow, row: DeviceRow) -> dict[str, Any]:
-    plan = Plan.model_validate(federation.plan)
+    plan = federation.parsed_plan
     last = repositories.last_number(session, federation)
     begun = PageParams(max(0, last - HISTORY_ROUNDS + 1), HISTORY_ROUNDS + 1)
     name, metric = metric_of(plan)

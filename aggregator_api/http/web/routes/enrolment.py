@@ -1,7 +1,15 @@
-"""Enrolment: tokens as text, link and QR code, and the devices that wait for approval."""
+"""Enrolment: tokens as text, link and QR code, and the devices that wait for approval.
+
+Where devices reach this server, for links and QR codes: what an operator has said, never what a Host header claims.
+A browser can be made to send any Host. So without the setting `public_url` only names of this machine are believed, and
+loopback, which no phone reaches, gives way to an address that the server listens on.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import socket
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,15 +22,16 @@ from pydantic import ValidationError
 from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.core.ports import is_loopback
+from aggregator_api.core.settings import Settings, is_base_url
+from aggregator_api.devices.enrolment_tokens import NewToken, confirm, make, revoke
 from aggregator_api.federations import programs, service
-from aggregator_api.http.api import queries
-from aggregator_api.http.api.dependencies import DatabaseDep, FederationName, IdentityDep, PageDep
-from aggregator_api.http.api.queries import PageParams
-from aggregator_api.http.api.routes import enrolment as rest
-from aggregator_api.http.api.schemas.credentials import MadeToken, NewToken
+from aggregator_api.http.dependencies import DatabaseDep, FederationName, IdentityDep, PageDep, TokenId
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries.credentials import MadeToken
+from aggregator_api.http.queries.listings import DeviceFilter, PageParams
 from aggregator_api.http.web.forms import Form, FormDep, words_of
 from aggregator_api.http.web.pages import page
-from aggregator_api.http.web.server_address import server_url
+from aggregator_api.storage.db import audit
 from federation.protocol.enrolment_uri import EnrolmentUri
 from gaitway.errors import first_problem
 
@@ -38,42 +47,47 @@ def show(request: Request, database: DatabaseDep, name: FederationName, cursor: 
     """Show who waits, and the tokens."""
     with database.read() as session:
         row = service.get_federation(session, name)
-        waiting = queries.devices(session, row, "pending", None, PageParams(0, 100))
-        tokens = queries.tokens(session, row, cursor)
+        waiting = listings.devices(session, row, DeviceFilter("pending"), PageParams(0, 100))
+        tokens = listings.tokens(session, row, cursor)
     found: dict[str, Any] = {"waiting": waiting, "tokens": tokens, "cursor": cursor.cursor, "lifetimes": LIFETIMES_H}
     return page(request, "enrolment.html", federation=name, **found)
 
 
 @router.post("/federations/{name}/enrolment-tokens")
 @requires("operator")
-def make_token(
-    request: Request, database: DatabaseDep, identity: IdentityDep, name: str, response: Response, form: FormDep
-) -> Response:
+def make_token(request: Request, database: DatabaseDep, identity: IdentityDep, name: str, form: FormDep) -> Response:
     """Make a token, and show it once."""
     settings, came_to = request.app.state.runtime.settings, (request.scope.get("server") or ("",))[0]
     server = server_url(settings, str(request.base_url), form.get("server", ""), came_to)
-    made = rest.make_token(database, identity, name, _wanted(form), response)
+    wanted = _wanted(form)
+    with database.write() as session:
+        federation = service.get_federation(session, name)
+        row, token = make(session, federation, wanted, identity.public_key)
+        audit.mention(f"token {row.id}")
+        made, takes_phones = MadeToken.of(row, token), programs.takes_phones(federation)
     links = _links(made, name, server)
     if not request.app.state.runtime.settings.phone_page:
         links["phone"] = ""
-    with database.read() as session:
-        takes_phones = programs.takes_phones(service.get_federation(session, name))
     return page(request, "token.html", federation=name, made=made, server=server, takes_phones=takes_phones, **links)
 
 
 @router.post("/federations/{name}/enrolment-tokens/{token}/revoke")
 @requires("operator")
-def revoke_token(database: DatabaseDep, name: str, token: rest.TokenId, form: FormDep) -> Response:
+def revoke_token(database: DatabaseDep, name: str, token: TokenId, form: FormDep) -> Response:
     """Let a token let nobody in."""
-    rest.revoke_token(database, name, token)
+    with database.write() as session:
+        revoke(session, service.get_federation(session, name), token)
+        audit.mention(f"token {token}")
     return RedirectResponse(f"/federations/{name}/enrolment", 303)
 
 
 @router.post("/federations/{name}/enrolment-tokens/{token}/confirm")
 @requires("operator")
-def confirm_token(database: DatabaseDep, name: str, token: rest.TokenId, form: FormDep) -> Response:
+def confirm_token(database: DatabaseDep, name: str, token: TokenId, form: FormDep) -> Response:
     """Let a token that a restore holds let a device in."""
-    rest.confirm_token(database, name, token)
+    with database.write() as session:
+        confirm(session, service.get_federation(session, name), token)
+        audit.mention(f"token {token}")
     return RedirectResponse(f"/federations/{name}/enrolment", 303)
 
 
@@ -112,3 +126,67 @@ def _is_secure(server: str) -> bool:
     """Whether a browser lets a page of that address read motion sensors and make keys."""
     parts = urlsplit(server)
     return parts.scheme == "https" or is_loopback(parts.hostname or "")
+
+
+_ELSEWHERE = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))
+"""Addresses of documentation (RFC 5737, RFC 3849): nothing is sent to them, only the way out is looked up."""
+
+
+def server_url(settings: Settings, requested: str, given: str, reached: str = "") -> str:
+    """Return the base URL that devices are told; `given` by the operator, `asked` as a browser came.
+
+    `reached` is the address of this machine that the browser's connection has come to.
+
+    Raises:
+        UnprocessableError: if nobody knows a URL of this server.
+    """
+    given = given.strip().rstrip("/")
+    if given:
+        if not is_base_url(given):
+            raise UnprocessableError("server: expected the address that devices reach, such as https://gaitway.example")
+        return given
+    if settings.public_url:
+        return settings.public_url
+    host = urlsplit(requested).hostname or ""
+    if is_loopback(host):
+        return own_url(settings) or requested.rstrip("/")
+    if host in {reached, *_own_names(settings)}:
+        return requested.rstrip("/")
+    raise UnprocessableError(
+        f"server: this browser came by the name {host[:100]!r}, which this server does not know as its own; fill in "
+        "the server's address as devices reach it, or set public_url in the server's settings"
+    )
+
+
+def own_url(settings: Settings) -> str | None:
+    """Return a URL at which other machines reach this server; None if it listens on loopback alone."""
+    if settings.public_url:
+        return settings.public_url
+    https = settings.tls_cert_file is not None
+    host, port = settings.https_address if https else (settings.host, settings.port)
+    address = outgoing_address() if _is_wildcard(host) else host
+    if not address or is_loopback(address):
+        return None
+    shown = f"[{address}]" if ":" in address else address
+    return f"{'https' if https else 'http'}://{shown}:{port}{settings.root_path}"
+
+
+def _own_names(settings: Settings) -> set[str]:
+    name = socket.gethostname().lower()
+    found = {name, f"{name.partition('.')[0]}.local", settings.host, settings.https_host, outgoing_address()}
+    return {address for address in found if address}
+
+
+def _is_wildcard(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_unspecified
+    return False
+
+
+def outgoing_address() -> str | None:
+    """Return this machine's address on its way to other networks; None without a network."""
+    for address, family in _ELSEWHERE:
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0])
+    return None

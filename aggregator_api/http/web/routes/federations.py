@@ -13,18 +13,16 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.auth.scopes import requires
 from aggregator_api.federations import service
-from aggregator_api.http.api import queries, round_history
-from aggregator_api.http.api.dependencies import MAX_ID, DatabaseDep, FederationName, FederationServiceDep, PageDep
-from aggregator_api.http.api.journal_queries import EventFilter, latest_events
-from aggregator_api.http.api.queries import PageParams
-from aggregator_api.http.api.schemas.resources import SIMULATE, UpdateStatus
-from aggregator_api.http.api.scores import metric_of
+from aggregator_api.http.dependencies import MAX_ID, DatabaseDep, FederationName, FederationServiceDep, PageDep
+from aggregator_api.http.queries import listings, rounds
+from aggregator_api.http.queries.listings import EventFilter, PageParams, latest_events
+from aggregator_api.http.queries.resources import SIMULATE, UpdateStatus
+from aggregator_api.http.queries.rounds import metric_of
 from aggregator_api.http.web import views
 from aggregator_api.http.web.forms import FormDep
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
 from aggregator_api.storage.db.models import FederationRow
-from federation.plan import Plan
 
 router = APIRouter()
 
@@ -132,7 +130,7 @@ def updates(
 ) -> Response:
     """List the updates of one status, with the reasons."""
     with database.read() as session:
-        found = queries.updates(
+        found = listings.updates(
             session, service.get_federation(session, name), status, cursor._replace(newest_first=True)
         )
     return page(request, "updates.html", federation=name, found=found, status_shown=status, cursor=cursor.cursor)
@@ -143,7 +141,7 @@ def updates(
 def plan(request: Request, database: DatabaseDep, name: FederationName) -> Response:
     """Show the plan, and the command that simulates it."""
     with database.read() as session:
-        detail = queries.federation(session, service.get_federation(session, name))
+        detail = listings.federation(session, service.get_federation(session, name))
     text = json.dumps(detail.plan.model_dump(mode="json"), indent=2, ensure_ascii=False)
     return page(request, "plan.html", federation=name, detail=detail, plan_text=text, simulate=SIMULATE)
 
@@ -153,7 +151,7 @@ def plan(request: Request, database: DatabaseDep, name: FederationName) -> Respo
 def plan_file(database: DatabaseDep, name: FederationName) -> Response:
     """Send the plan as the file that `--plan` reads."""
     with database.read() as session:
-        detail = queries.federation(session, service.get_federation(session, name))
+        detail = listings.federation(session, service.get_federation(session, name))
     text = detail.plan.model_dump_json(indent=2)
     headers = {"Content-Disposition": 'attachment; filename="plan.json"'}
     return Response(text, media_type="application/json", headers=headers)
@@ -195,7 +193,7 @@ def _now(session: Session, row: FederationRow, request: Request, _place: PagePos
 def _rounds(session: Session, row: FederationRow, request: Request, place: PagePosition) -> dict[str, Any]:
     found, older = views.timeline(session, row, place.before)
     begin, end = views.timeline_bounds(found)
-    metric = metric_of(Plan.model_validate(row.plan))[1]
+    metric = metric_of(row.parsed_plan)[1]
     shown: dict[str, Any] = {"rounds": found, "line_begin": begin, "line_end": end, "metric": metric}
     shown |= {"before": place.before, "older": older, "cursor": place.cursor}
     return {**shown, "score_text": views.score_text}
@@ -203,7 +201,7 @@ def _rounds(session: Session, row: FederationRow, request: Request, place: PageP
 
 def _grid(session: Session, row: FederationRow, _request: Request, place: PagePosition) -> dict[str, Any]:
     wanted = PageParams(place.cursor, views.GRID_DEVICES)
-    found = round_history.grid(session, row, views.GRID_ROUNDS, wanted)
+    found = rounds.grid(session, row, views.GRID_ROUNDS, wanted)
     return {"grid": found, "cursor": place.cursor, "before": place.before}
 
 

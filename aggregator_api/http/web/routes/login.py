@@ -14,7 +14,7 @@ from aggregator_api.auth.callers import peer_of
 from aggregator_api.auth.scopes import anybody
 from aggregator_api.core.errors import ForbiddenError, RequestError
 from aggregator_api.core.ports import is_loopback
-from aggregator_api.http.api.dependencies import DatabaseDep
+from aggregator_api.http.dependencies import DatabaseDep
 from aggregator_api.http.web.forms import FormDep
 from aggregator_api.http.web.pages import page
 from aggregator_api.storage.db import audit

@@ -1,5 +1,6 @@
-"""Before a version is promoted, rolled out or taken back: its difference to the present one, gates, what will happen.
+"""Model versions with their names and files, and the pages that move a name, roll a version out or take it back.
 
+Before a version is promoted, rolled out or taken back: its difference to the present one, gates, what will happen.
 These pages change nothing. Their forms go where REST's requests of the same name go: a name, a rollout or its halt.
 """
 
@@ -8,25 +9,37 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth.scopes import requires
-from aggregator_api.core.errors import ConflictError
-from aggregator_api.federations import service
-from aggregator_api.http.api import queries
-from aggregator_api.http.api.dependencies import DatabaseDep, FederationName
-from aggregator_api.http.api.routes.models import Version
-from aggregator_api.http.api.scores import class_metric_of, metric_of
-from aggregator_api.http.api.version_differences import difference
+from aggregator_api.core.errors import ConflictError, UnprocessableError
+from aggregator_api.federations import exports, service
+from aggregator_api.federations.changes import AliasTarget, moved_by_server
+from aggregator_api.http.dependencies import (
+    AliasName,
+    AliasServiceDep,
+    BlobStoreDep,
+    DatabaseDep,
+    FederationName,
+    PageDep,
+    VersionNumber,
+)
+from aggregator_api.http.queries import listings, rounds
+from aggregator_api.http.queries.comparisons import difference
+from aggregator_api.http.queries.rounds import class_metric_of, metric_of
 from aggregator_api.http.web import views
-from aggregator_api.http.web.forms import Form
+from aggregator_api.http.web.forms import Form, FormDep
 from aggregator_api.http.web.pages import page
 from aggregator_api.rollouts import promotion, release_steps, transitions
-from aggregator_api.rollouts.release_steps import ReleaseGate, ReleaseStep
-from aggregator_api.rollouts.schedules import SCHEDULES, schedule_of
+from aggregator_api.rollouts.release_steps import ReleaseGate, ReleaseStep, given_versions
+from aggregator_api.rollouts.service import SCHEDULES, schedule_of
+from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db import repositories
+from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import FederationRow, ModelVersionRow
-from federation.plan import Plan
+from gaitway.errors import first_problem
 
 router = APIRouter()
 
@@ -58,7 +71,7 @@ class ReleasePage(NamedTuple):
 
 @router.get("/federations/{name}/models/{version}/promote")
 @requires("operator", "read")
-def promote(request: Request, database: DatabaseDep, name: FederationName, version: Version) -> Response:
+def promote(request: Request, database: DatabaseDep, name: FederationName, version: VersionNumber) -> Response:
     """Show what promoting a version means: the name `stable` moves to it."""
     with database.read() as session:
         federation = service.get_federation(session, name)
@@ -69,7 +82,7 @@ def promote(request: Request, database: DatabaseDep, name: FederationName, versi
 @router.get("/federations/{name}/models/{version}/roll-out")
 @requires("operator", "read")
 def roll_out(
-    request: Request, database: DatabaseDep, name: FederationName, version: Version, schedule: ScheduleName = ""
+    request: Request, database: DatabaseDep, name: FederationName, version: VersionNumber, schedule: ScheduleName = ""
 ) -> Response:
     """Show what rolling a version out means: devices get it, wave after wave."""
     with database.read() as session:
@@ -83,7 +96,7 @@ def roll_out(
 
 @router.get("/federations/{name}/models/{version}/roll-back")
 @requires("operator", "read")
-def roll_back(request: Request, database: DatabaseDep, name: FederationName, version: Version) -> Response:
+def roll_back(request: Request, database: DatabaseDep, name: FederationName, version: VersionNumber) -> Response:
     """Show what rolling back means: devices leave the version, or rounds go on from an earlier one."""
     with database.read() as session:
         federation = service.get_federation(session, name)
@@ -114,12 +127,12 @@ def _page(
     shown: ReleasePage,
     **more: Any,
 ) -> Response:
-    plan = Plan.model_validate(federation.plan)
+    plan = federation.parsed_plan
     found = difference(session, federation, row, shown.present)
     values: dict[str, Any] = {"shown": shown, "difference": found, "version": row.version}
     values |= {"metric": metric_of(plan)[1], "class_metric": class_metric_of(plan), "score_text": views.score_text}
     values |= {"blocked": release_steps.blocked(shown.gates), "needs_reason": release_steps.needs_reason(shown.gates)}
-    values |= {"detail": queries.federation(session, federation), "schedules": [], "used": True, **more}
+    values |= {"detail": listings.federation(session, federation), "schedules": [], "used": True, **more}
     return page(request, "release.html", federation=federation.name, **values)
 
 
@@ -192,3 +205,93 @@ def _schedules(chosen: str) -> list[tuple[str, str, str, bool]]:
     """Return the schedules to choose from: name, label, purpose, whether it is chosen."""
     own = [(OWN, "as the federation's settings say", "", chosen == OWN)]
     return own + [(name, schedule.label, schedule.purpose, chosen == name) for name, schedule in SCHEDULES.items()]
+
+
+models_router = APIRouter()
+
+_ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
+
+
+@models_router.get("/federations/{name}/models")
+@requires("operator", "read")
+def listing(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
+    """List the versions and names."""
+    with database.read() as session:
+        row = service.get_federation(session, name)
+        page_params = cursor._replace(newest_first=True)
+        found = listings.model_versions(session, row, page_params)
+        aliases = listings.aliases(session, row)
+        bases = rounds.bases(session, row, [version.round_number for version in found.items])
+        metric = metric_of(row.parsed_plan)[1]
+        fixed, note, regression = moved_by_server(row), row.stable_note, row.regression
+        given, newest = given_versions(session, row), repositories.current_version(session, row).version
+    shown: dict[str, Any] = {"found": found, "aliases": aliases, "bases": bases, "cursor": cursor.cursor}
+    shown |= {"metric": metric, "score_text": views.score_text, "can_make_onnx": exports.can_make_onnx()}
+    shown |= {"fixed": fixed}
+    shown |= {"given": given, "newest": newest}
+    return page(request, "models.html", federation=name, stable_note=note, regression=regression, **shown)
+
+
+@models_router.get("/federations/{name}/models/{version}/checkpoint")
+@requires("operator", "read")
+def checkpoint(database: DatabaseDep, blobs: BlobStoreDep, name: FederationName, version: VersionNumber) -> Response:
+    """Send a version as a checkpoint."""
+    return _file(_checkpoint(database, blobs, name, version), f"{name}-{version}.safetensors")
+
+
+@models_router.get("/federations/{name}/models/{version}/onnx")
+@requires("operator", "read")
+def onnx(database: DatabaseDep, blobs: BlobStoreDep, name: FederationName, version: VersionNumber) -> Response:
+    """Send a version as ONNX, which takes some seconds to make."""
+    return _file(exports.onnx(_checkpoint(database, blobs, name, version)), f"{name}-{version}.onnx")
+
+
+@models_router.post("/federations/{name}/aliases")
+@requires("operator")
+def move(names: AliasServiceDep, database: DatabaseDep, name: FederationName, form: FormDep) -> Response:
+    """Let a name stand for a version; a new one is made. What was compared must still be what the name stands for."""
+    alias = _alias(form.get("alias", "").strip())
+    try:
+        fields = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
+        target = AliasTarget.model_validate({"version": int(form.get("version", "")), **fields})
+    except ValidationError as error:
+        raise UnprocessableError(first_problem(error, input_shown=True, model=AliasTarget)) from error
+    except ValueError as error:
+        raise UnprocessableError("version: expected a whole number") from error
+    with database.read() as session:
+        present = promotion.named_version(session, service.get_federation(session, name), alias)
+        refuse_changed(form, alias, present)
+    names.move(name, alias, target.version, target.forced)
+    return RedirectResponse(f"/federations/{name}/models", 303)
+
+
+@models_router.post("/federations/{name}/aliases/{alias}/delete")
+@requires("operator")
+def remove(names: AliasServiceDep, name: str, alias: str, form: FormDep) -> Response:
+    """Forget a name; its version stays."""
+    names.remove(name, _alias(alias))
+    return RedirectResponse(f"/federations/{name}/models", 303)
+
+
+def _alias(text: str) -> str:
+    try:
+        return _ALIAS.validate_python(text)
+    except ValidationError as error:
+        raise UnprocessableError(
+            "alias: expected a small letter, then at most 15 small letters, digits and “-”"
+        ) from error
+
+
+def _checkpoint(database: Database, blobs: BlobStore, name: str, version: int) -> bytes:
+    with database.read() as session:
+        federation = service.get_federation(session, name)
+        row = repositories.version_of(session, federation, version)
+        score = listings.model_version(session, federation, version).score
+        plan, sha256, number = federation.parsed_plan, row.broadcast_sha256, row.round_number
+    scores = {score.metric: score.value, "trivial": score.trivial} if score else {}
+    return exports.checkpoint(plan, name, number, sha256, blobs.read(sha256), scores)
+
+
+def _file(data: bytes, name: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data, media_type="application/octet-stream", headers=headers)

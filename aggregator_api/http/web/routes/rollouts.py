@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
@@ -13,36 +13,34 @@ from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.federations import service
 from aggregator_api.federations.service import FederationChanges
-from aggregator_api.http.api import queries, rollout_queries
-from aggregator_api.http.api.dependencies import (
+from aggregator_api.http.dependencies import (
     MAX_ID,
     DatabaseDep,
     FederationName,
     PageDep,
+    RolloutNumber,
     RolloutServiceDep,
     SettingsServiceDep,
 )
-from aggregator_api.http.api.journal_queries import EventFilter, latest_events
-from aggregator_api.http.api.queries import PageParams
-from aggregator_api.http.api.routes import rollouts as rest
-from aggregator_api.http.api.schemas.rollouts import AnswerName
-from aggregator_api.http.api.scores import metric_of
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries import rollouts as rollout_queries
+from aggregator_api.http.queries.listings import EventFilter, PageParams, latest_events
+from aggregator_api.http.queries.rollouts import AnswerName
+from aggregator_api.http.queries.rounds import metric_of
 from aggregator_api.http.web import views
 from aggregator_api.http.web.forms import FormDep
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.http.web.routes.releases import OWN, refuse_changed
 from aggregator_api.rollouts.release_steps import present_version
-from aggregator_api.rollouts.schedules import SCHEDULES, NewRollout, release_settings, schedule_of
+from aggregator_api.rollouts.service import SCHEDULES, NewRollout, get_rollout, release_settings, schedule_of
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
 from aggregator_api.storage.db.models import FederationRow
-from federation.plan import Plan
 from federation.rounds.rollout import RolloutPhase
 from gaitway.errors import first_problem
 
 router = APIRouter()
 
-Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 ChosenAnswer = Annotated[AnswerName | None, Query()]
 Before = Annotated[int | None, Query(ge=1, le=MAX_ID)]
 TIMELINE_EVENTS = 50
@@ -68,7 +66,7 @@ def listing(
     with database.read() as session:
         row = service.get_federation(session, name)
         shown = {**_listed(session, row, cursor), **_timeline(session, row, before)}
-        detail = queries.federation(session, row)
+        detail = listings.federation(session, row)
         newest = detail.model.version
     shown |= {"settings": detail.plan.rollout, "modes": MODES, "schedules": SCHEDULES, "newest": newest}
     shown |= {"schedule": schedule_of(detail.plan.rollout) or OWN, "own": OWN, "before": before}
@@ -130,7 +128,7 @@ def detail(
     request: Request,
     database: DatabaseDep,
     name: FederationName,
-    number: Number,
+    number: RolloutNumber,
     cursor: PageDep,
     answer: ChosenAnswer = None,
 ) -> Response:
@@ -141,7 +139,7 @@ def detail(
 
 @router.get("/live/federations/{name}/rollouts/{number}/rollout")
 @requires("operator", "read")
-def live(request: Request, database: DatabaseDep, name: FederationName, number: Number) -> Response:
+def live(request: Request, database: DatabaseDep, name: FederationName, number: RolloutNumber) -> Response:
     """Show anew where it stands."""
     return part(request, "parts/rollout.html", federation=name, **_now(database, name, number))
 
@@ -152,7 +150,7 @@ def live_waves(
     request: Request,
     database: DatabaseDep,
     name: FederationName,
-    number: Number,
+    number: RolloutNumber,
     cursor: PageDep,
     answer: ChosenAnswer = None,
 ) -> Response:
@@ -163,7 +161,7 @@ def live_waves(
 
 @router.post("/federations/{name}/rollouts/{number}/pause")
 @requires("operator")
-def pause(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep) -> Response:
+def pause(rollouts: RolloutServiceDep, name: str, number: RolloutNumber, form: FormDep) -> Response:
     """Let no further wave begin."""
     rollouts.pause(name, number)
     return _to(name, number)
@@ -171,7 +169,7 @@ def pause(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep)
 
 @router.post("/federations/{name}/rollouts/{number}/resume")
 @requires("operator")
-def resume(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep) -> Response:
+def resume(rollouts: RolloutServiceDep, name: str, number: RolloutNumber, form: FormDep) -> Response:
     """Go on with it."""
     rollouts.resume(name, number)
     return _to(name, number)
@@ -179,7 +177,7 @@ def resume(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep
 
 @router.post("/federations/{name}/rollouts/{number}/halt")
 @requires("operator")
-def halt(rollouts: RolloutServiceDep, name: str, number: Number, form: FormDep) -> Response:
+def halt(rollouts: RolloutServiceDep, name: str, number: RolloutNumber, form: FormDep) -> Response:
     """Halt it, or take a completed one back."""
     rollouts.halt(name, number)
     return _to(name, number)
@@ -205,11 +203,12 @@ def _timeline(session: Session, row: FederationRow, before: int | None) -> dict[
 
 
 def _now(database: Database, name: str, number: int) -> dict[str, Any]:
-    return {"rollout": rest.detail(database, name, number)}
+    with database.read() as session:
+        return {"rollout": rollout_queries.detail(session, get_rollout(session, name, number))}
 
 
 def _waves(database: Database, name: str, number: int, cursor: PageParams, answer: AnswerName | None) -> dict[str, Any]:
     with database.read() as session:
-        metric = metric_of(Plan.model_validate(service.get_federation(session, name).plan))[1]
-    page = rest.devices(database, name, number, cursor, answer)
+        metric = metric_of(service.get_federation(session, name).parsed_plan)[1]
+        page = rollout_queries.devices(session, get_rollout(session, name, number), answer, cursor)
     return {"told": page, "answer": answer, "cursor": cursor.cursor, "metric": metric, "score_text": views.score_text}

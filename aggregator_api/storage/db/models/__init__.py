@@ -3,36 +3,38 @@
 Times are Unix seconds. Ids grow with time, so that they serve as cursors of listings.
 """
 
-from aggregator_api.storage.db.models.access import (
-    CredentialRow,
-    EndedAccessRow,
-    EnrolmentTokenRow,
-    LedgerRow,
-    WebSessionRow,
-)
 from aggregator_api.storage.db.models.base import NAME, NAMES_A_DEVICE, SHA256, SIZE, Base, Blob
 from aggregator_api.storage.db.models.federations import (
     DeviceRow,
     DeviceTagRow,
+    FederationKind,
     FederationRow,
     ModelAliasRow,
     ModelVersionRow,
 )
 from aggregator_api.storage.db.models.rollouts import AdoptionRow, RolloutDeviceRow, RolloutRow, ScoreRow
-from aggregator_api.storage.db.models.rounds import MetricRow, ParticipationRow, RoundRow, UpdateRow
+from aggregator_api.storage.db.models.rounds import (
+    ContributionRow,
+    MaskedContributionRow,
+    MetricRow,
+    ParticipationRow,
+    RoundRow,
+    SecureSumDeviceRow,
+    SecureSumRow,
+    UpdateRow,
+)
 from aggregator_api.storage.db.models.server import (
     BEGINS_A_PHASE,
     AuditRow,
+    CredentialRow,
+    EndedAccessRow,
+    EnrolmentTokenRow,
     EpochRow,
     EventRow,
     IdempotentRequestRow,
     LeaseRow,
-)
-from aggregator_api.storage.db.models.sums import (
-    ContributionRow,
-    MaskedContributionRow,
-    SecureSumDeviceRow,
-    SecureSumRow,
+    LedgerRow,
+    WebSessionRow,
 )
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "EnrolmentTokenRow",
     "EpochRow",
     "EventRow",
+    "FederationKind",
     "FederationRow",
     "IdempotentRequestRow",
     "LeaseRow",

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from aggregator_api.storage.db.models.base import NAME, SHA256, SIZE, Base
+from federation.plan import Plan
+
+
+class FederationKind(NamedTuple):
+    """What a federation's devices upload, and how much of it the server sees; every module asks here."""
+
+    sums: bool
+    """Uploads are sums that replace a device's earlier ones, so versions follow changes instead of rounds."""
+    masked: bool
+    """The server learns only what many devices' uploads add up to."""
+
+    @property
+    def keeps_sums(self) -> bool:
+        """Whether the server has each device's sums and replaces them; else it has only what a round adds up to."""
+        return self.sums and not self.masked
+
+    @classmethod
+    def of(cls, method: Mapping[str, Any], secure_mode: str) -> FederationKind:
+        """Return the kind of federation that a plan's method and `secure.mode` make."""
+        from federation.methods import is_continuous  # loads torch, which commands about rows do without
+
+        return cls(is_continuous(method), secure_mode != "off")
 
 
 class FederationRow(Base):
@@ -39,6 +62,20 @@ class FederationRow(Base):
     regression: Mapped[str] = mapped_column(Text, default="", server_default="")  # what has become worse; '': nothing
     # signed by the key that vouches for devices (secure.voucher); '': nothing was imported
     revoked_identities: Mapped[str] = mapped_column(Text, default="", server_default="")
+
+    @property
+    def parsed_plan(self) -> Plan:
+        """The plan, validated once for what this row holds."""
+        text, plan = cast("tuple[object, Plan | None]", self.__dict__.get("_parsed", (None, None)))
+        if plan is None or text is not self.plan:
+            plan = Plan.model_validate(self.plan)
+            self.__dict__["_parsed"] = (self.plan, plan)
+        return plan
+
+    @property
+    def kind(self) -> FederationKind:
+        """Whether devices upload sums, and whether the server sees them."""
+        return FederationKind.of(self.plan["method"], self.plan.get("secure", {}).get("mode", "off"))
 
 
 class DeviceRow(Base):

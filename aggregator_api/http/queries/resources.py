@@ -1,15 +1,13 @@
-"""What REST answers: pydantic models read off the rows."""
+"""What REST answers and pages show: pydantic models read off the rows."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from aggregator_api.devices.enrolment import Tags
-from aggregator_api.rollouts.schedules import Override
 from aggregator_api.storage.db.event_kinds import meanings
-from federation.plan import Plan, Strict, Words
+from federation.plan import Plan, Words
 
 Item = TypeVar("Item")
 AdoptionAnswer = Literal["adopted", "kept", "refused", "failed", "undecided"]
@@ -303,18 +301,6 @@ class Deleted(BaseModel):
 
     dry_run: bool = Field(description="nothing was deleted, this is what would be")
     rows: dict[str, int] = Field(description="rows by their table")
-
-
-class DeviceTags(Strict):
-    """The groups of a device, all of them."""
-
-    tags: Tags
-
-
-class AliasTarget(Override):
-    """Where an alias should point."""
-
-    version: Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class Alias(View):

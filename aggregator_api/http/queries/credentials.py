@@ -1,31 +1,14 @@
-"""What REST takes and answers about keys and enrolment tokens."""
+"""Keys and enrolment tokens as REST and pages show them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Self
 
 from pydantic import ConfigDict, Field
 
 from aggregator_api.auth.api_keys import Scope
-from aggregator_api.devices.enrolment import Tags
-from aggregator_api.http.api.schemas.resources import View
-from federation.plan import Name, Strict
-
-YEAR_S = 366 * 24 * 3600
-DAY_S = 24 * 3600
-
-
-class NewKey(Strict):
-    """A key to make."""
-
-    name: Name = Field(description="whose key it is, for the operator")
-    scopes: list[Scope] = Field(
-        min_length=1, max_length=3, description="operator: all; read: every GET; device: models"
-    )
-    federation: Name | None = Field(default=None, description="null: the whole server")
-    lifetime_s: Annotated[int, Field(ge=60, le=10 * YEAR_S)] | None = Field(
-        default=None, description="null: until revoked"
-    )
+from aggregator_api.http.queries.resources import View
+from aggregator_api.storage.db.models import EnrolmentTokenRow
 
 
 class Key(View):
@@ -51,15 +34,6 @@ class MadeKey(Key):
     key: str = Field(description="send it as `Authorization: Bearer …`")
 
 
-class NewToken(Strict):
-    """An enrolment token to make."""
-
-    device: Name | None = Field(default=None, description="null: a device of any name that is free")
-    auto_approve: bool = Field(default=False, description="let the device in without the operator's approval")
-    tags: Tags = Field(default=[], description="groups that the device is put into when it enrols")
-    lifetime_s: Annotated[int, Field(ge=60, le=YEAR_S)] = DAY_S
-
-
 class Token(View):
     """An enrolment token, without its secret."""
 
@@ -79,3 +53,8 @@ class MadeToken(Token):
     """A new token; this is the only time that it is shown."""
 
     token: str
+
+    @classmethod
+    def of(cls, row: EnrolmentTokenRow, token: str) -> Self:
+        """Return a new token's row with the token itself."""
+        return cls(**Token.model_validate(row).model_dump(), token=token)

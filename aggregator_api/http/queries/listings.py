@@ -11,8 +11,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api.core.errors import NotFoundError
 from aggregator_api.devices import contributions, masked_contributions, suspension
-from aggregator_api.http.api.schemas import resources
-from aggregator_api.http.api.schemas.credentials import Key, Token
+from aggregator_api.http.queries import resources
+from aggregator_api.http.queries.credentials import Key, Token
 from aggregator_api.rollouts import scores as version_scores
 from aggregator_api.rounds.updates.screening import EXCLUDED
 from aggregator_api.storage.db import epochs, repositories
@@ -33,8 +33,6 @@ from aggregator_api.storage.db.models import (
     RoundRow,
     UpdateRow,
 )
-from federation.methods import is_continuous
-from federation.plan import Plan
 from federation.protocol.messages import UpdateManifest, VersionScore
 from federation.rounds import progress
 from federation.rounds.server_round import ClientStatus
@@ -87,11 +85,11 @@ def federation(session: Session, row: FederationRow) -> resources.FederationDeta
 
 
 def _continuous(session: Session, row: FederationRow) -> resources.ContinuousState | None:
-    if not is_continuous(row.plan["method"]):
+    if not row.kind.sums:
         return None
-    plan = Plan.model_validate(row.plan)
-    if plan.secure.is_on:
-        online = repositories.could_train(row, plan.rounds.cohort_tags, signing=True, at=time.time())
+    plan = row.parsed_plan
+    if row.kind.masked:
+        online = repositories.could_train(row, plan.rounds.cohort_tags, at=time.time())
         counts = masked_contributions.counts_online(session, row, online)
         return resources.ContinuousState(devices=counts.devices, changes_waiting=counts.changed, next_version_at=None)
     found = contributions.counts(session, row)
@@ -192,22 +190,26 @@ def metrics(
     return paginate(session, query, MetricRow.id, page, view)
 
 
+class DeviceFilter(NamedTuple):
+    """Which devices are wanted: of one enrolment state, of one group, suspended, of names that begin so."""
+
+    enrolment: str | None = None
+    tag: str | None = None
+    suspended: bool = False
+    find_name: str = ""
+
+
 def devices(
-    session: Session,
-    row: FederationRow,
-    enrolment: str | None,
-    tag: str | None,
-    page: PageParams,
-    prefix: str = "",
-    *,
-    suspended: bool = False,
+    session: Session, row: FederationRow, wanted: DeviceFilter, page: PageParams
 ) -> resources.Page[resources.Device]:
-    """List the devices of a federation, all or those of one enrolment state, one group or names that begin so."""
+    """List the devices of a federation that are wanted."""
     # of rows, not of objects: most of the time of a page's hundred objects went into their empty lists of groups
-    query = repositories.of_devices(select(*_SHOWN_OF_DEVICES), enrolment, tag, suspended=suspended)
+    query = repositories.of_devices(
+        select(*_SHOWN_OF_DEVICES), wanted.enrolment, wanted.tag, suspended=wanted.suspended
+    )
     query = query.where(DeviceRow.federation_id == row.id)
-    if prefix:
-        query = query.where(DeviceRow.name.startswith(prefix, autoescape=True))
+    if wanted.find_name:
+        query = query.where(DeviceRow.name.startswith(wanted.find_name, autoescape=True))
     query = query.where(DeviceRow.id > page.cursor).order_by(DeviceRow.id).limit(page.limit + 1)
     found = session.execute(query).mappings().all()
     tags: dict[int, list[str]] = {device["id"]: [] for device in found[: page.limit]}
@@ -403,3 +405,33 @@ def _counted(update: UpdateRow, claimed: int, judged: bool) -> int | None:
 def columns(row: Any) -> dict[str, Any]:
     """Return what a row holds, by the names of its attributes."""
     return {attribute.key: getattr(row, attribute.key) for attribute in inspect(row).mapper.column_attrs}
+
+
+class EventFilter(NamedTuple):
+    """Which events are wanted; what is empty or None narrows nothing."""
+
+    kinds: tuple[str, ...] = ()
+    device: str = ""
+    since: float | None = None
+    until: float | None = None
+
+
+ALL = EventFilter()
+
+
+def latest_events(
+    session: Session, federation: FederationRow, most: int, wanted: EventFilter = ALL, *, before: int | None = None
+) -> Sequence[EventRow]:
+    """Return the latest events that are wanted (before that id), the newest first."""
+    query = select(EventRow).where(EventRow.federation_id == federation.id)
+    if before is not None:
+        query = query.where(EventRow.id < before)
+    if wanted.kinds:
+        query = query.where(EventRow.kind.in_(wanted.kinds))
+    if wanted.device:
+        query = query.where(EventRow.device == wanted.device)
+    if wanted.since is not None:
+        query = query.where(EventRow.created_at >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(EventRow.created_at < wanted.until)
+    return session.scalars(query.order_by(EventRow.id.desc()).limit(most)).all()

@@ -19,9 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_api.auth.open_streams import OpenStream, StreamAccess
-from aggregator_api.http.api import queries
-from aggregator_api.http.api.coalescing import Coalescing
-from aggregator_api.http.api.queries import PageParams
+from aggregator_api.http.api.middleware.concurrency import Coalescing
+from aggregator_api.http.queries import listings
+from aggregator_api.http.queries.listings import PageParams
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.outages import failures
@@ -158,7 +158,7 @@ class EventFeed:
         with self._database.read() as session:
             row = None if name == ALL else repositories.find_federation(session, name)
             known = name == ALL or row is not None
-            events = queries.events(session, row, PageParams(last, BATCH)).items if known else []
+            events = listings.events(session, row, PageParams(last, BATCH)).items if known else []
         return [
             ServerSentEvent(
                 event.id,

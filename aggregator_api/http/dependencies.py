@@ -23,7 +23,7 @@ from aggregator_api.devices.tokens import TokenService
 from aggregator_api.federations.changes import AliasService, SettingsService
 from aggregator_api.federations.checkpoints import CheckpointService
 from aggregator_api.federations.service import FederationService
-from aggregator_api.http.api.queries import PageParams
+from aggregator_api.http.queries.listings import PageParams
 from aggregator_api.maintenance.deletion import DeletionService
 from aggregator_api.operations.health import Readiness
 from aggregator_api.rollouts.service import RolloutService
@@ -118,6 +118,10 @@ CallerDep = Annotated[Caller, Depends(caller_of)]
 
 FederationName = Annotated[str, Path(description="the federation")]
 RoundNumber = Annotated[int, Path(ge=1, le=MAX_ID)]
+RolloutNumber = Annotated[int, Path(ge=1, le=2**31 - 1)]
+VersionNumber = Annotated[int, Path(ge=0, le=2**31 - 1)]
+AliasName = Annotated[str, Path(pattern=r"^[a-z][a-z0-9-]{0,15}$")]
+TokenId = Annotated[int, Path(ge=1, le=MAX_ID)]
 
 
 async def page_params(

@@ -1,1 +1,0 @@
-"""What REST takes and answers: pydantic models, and how they are read off the rows."""
