@@ -49,8 +49,7 @@ def files(name: str, module: Any, folder: Path) -> dict[str, Path]:
     """Write the network as ONNX in float32 and int8, and as torch saves it."""
     import torch
 
-    from export.graph import float32_graph
-    from export.int8 import int8_graph
+    from export.graph import float32_graph, int8_graph
 
     graph = float32_graph(module, metadata(name))
     paths = {kind: folder / f"{name}.{kind}.onnx" for kind in ("float32", "int8")}
@@ -76,8 +75,8 @@ def measure(name: str, options: dict[str, Any], repeats: int, clock: Callable[[]
     """Time a window with torch and with both files in turn, then load each in a process of its own."""
     import torch
 
+    from export.gates import generated_windows
     from export.runtime import Session
-    from export.sample_examples import generated_windows
 
     module, windows = deployed(name, options), generated_windows(64)
     x = torch.from_numpy(windows[:1].copy())
@@ -117,7 +116,7 @@ def _alone(name: str, options: dict[str, Any], path: Path) -> dict[str, float]:
 
 def alone(name: str, options: dict[str, Any], path: str) -> None:
     """Load one file, classify one window, and print how long the load took and what is resident then."""
-    from export.sample_examples import generated_windows
+    from export.gates import generated_windows
 
     window = generated_windows(1)
     if path.endswith(".onnx"):

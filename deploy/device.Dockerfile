@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# A device's agent, for amd64 and arm64 boards (docs/edge_agent.md has the way without containers):
+# A device's agent, for amd64 and arm64 boards (docs/devices.md has the way without containers):
 #   docker buildx build --platform linux/arm64 -f deploy/device.Dockerfile -t gaitway-device .
 #   docker run -v ./agent.toml:/etc/gaitway/agent.toml:ro -v gaitway-device:/var/lib/gaitway gaitway-device
 ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm

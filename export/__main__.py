@@ -27,10 +27,9 @@ import typer
 from numpy.typing import NDArray
 from rich.table import Table
 
-from export.recognizer import Recognizer
-from export.recording_files import described_columns, read_recordings
+from export.recognizer import Recognizer, Timeline
+from export.recording_files import CsvColumns, read_recordings
 from export.runtime import GateError, InputError, ModelMetadata, Session
-from export.timeline import Timeline
 from gaitway.errors import ExitCode, GaitwayError
 from gaitway.own_packages import install_command
 from gaitway.terminal import Console, working
@@ -123,7 +122,7 @@ def program_command(
 
     Example: python -m export program --plan plan.toml --out har.program.zip
     """
-    from export.program.command import write_program_file
+    from export.program.parity import write_program_file
 
     console = Console()
     with _cli_errors("export"), working(console, "exporting, and training a round with both"):
@@ -210,7 +209,7 @@ def recognize(
 
     with _cli_errors("recognize"):
         if describe is None:
-            description = described_columns(time, acc, gyro, units, axes, separator, acceleration)
+            description = CsvColumns(time, acc, gyro, units, axes, separator, acceleration).description()
         else:
             description = read_description(describe)
             _refuse_beside_describe(context)
@@ -314,7 +313,7 @@ def _cli_errors(command: str) -> Iterator[None]:
 
 
 def _examples(path: Path | None, metadata: ModelMetadata) -> tuple[NDArray[np.float32], NDArray[np.int64] | None, str]:
-    from export.sample_examples import generated_examples
+    from export.gates import generated_examples
 
     spec = metadata.input
     if path is None:

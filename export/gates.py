@@ -1,4 +1,9 @@
-"""What an exported model must show before its file appears: agreement with torch, with itself, and with the labels."""
+"""What an exported model must show before its file appears: agreement with torch, with itself, and with the labels.
+
+Where no real examples are at hand, the gate generates some; they are not training data.
+"""
+
+from __future__ import annotations
 
 import time
 from dataclasses import dataclass
@@ -11,6 +16,7 @@ from numpy.typing import NDArray
 from export.runtime import GateError, Session
 from federation.records import Batch, Output
 from federation.tasks.task import Task
+from gaitway.input_spec import InputSpec
 from gaitway.tasks import DEFAULT_TASK, TaskDefinition
 
 MAX_LOGIT_DELTA = 1e-4
@@ -114,3 +120,35 @@ def latency_ms(session: Session, examples: Floats, repeats: int = 50) -> float:
         session.predict(examples[:1])
         times.append(time.perf_counter() - start)
     return float(np.median(times[1:]) * 1e3)
+
+
+GRAVITY = 9.81
+
+
+def generated_examples(spec: InputSpec, count: int, *, seed: int = 0) -> NDArray[np.float32]:
+    """Return (count, *spec.shape), raw: motion, pixels between 0 and 1, or numbers with the spec's mean and std."""
+    if spec.kind == "window" and spec.rate_hz is not None:
+        return generated_windows(count, window=spec.shape[0], rate_hz=spec.rate_hz, seed=seed)
+    random = np.random.default_rng(seed)
+    if spec.kind == "image":
+        return random.uniform(size=(count, *spec.shape)).astype(np.float32)
+    return random.normal(spec.mean, spec.std, size=(count, *spec.shape)).astype(np.float32)
+
+
+def generated_windows(count: int, *, window: int = 128, rate_hz: float = 50.0, seed: int = 0) -> NDArray[np.float32]:
+    """Return (count, window, 6) in m/s² and rad/s: gravity in any direction, rest to running, sensor noise."""
+    random = np.random.default_rng(seed)
+    time = np.arange(window) / rate_hz
+    down = random.normal(size=(count, 1, 3))
+    down *= GRAVITY / np.linalg.norm(down, axis=-1, keepdims=True)
+    cadence_hz = random.uniform(0.5, 3.0, size=(count, 1, 1))
+    vigour = random.exponential(1.0, size=(count, 1, 1))
+    wave = np.zeros((count, window, 6))
+    for harmonic in (1, 2, 3):
+        phase = random.uniform(0, 2 * np.pi, size=(count, 1, 6))
+        amplitude = random.uniform(0, 1, size=(count, 1, 6)) / harmonic
+        wave += amplitude * np.sin(2 * np.pi * harmonic * cadence_hz * time[None, :, None] + phase)
+    wave *= vigour * np.array([3.0, 3.0, 3.0, 1.0, 1.0, 1.0])
+    wave += random.normal(size=wave.shape) * np.array([0.05, 0.05, 0.05, 0.01, 0.01, 0.01])
+    wave[..., :3] += down
+    return wave.astype(np.float32)

@@ -26,8 +26,7 @@ from export.gates import (
     latency_ms,
     score_of,
 )
-from export.graph import ExportModule, float32_graph, ready_graph, with_weights
-from export.int8 import int8_graph
+from export.graph import ExportModule, float32_graph, int8_graph, ready_graph, with_weights
 from export.runtime import GateError, InputError, ModelMetadata, Session
 from federation.errors import SettingsError
 from federation.tasks import task_from_json

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from export.runtime import InputError
 from gaitway.own_packages import install_command
@@ -28,30 +28,41 @@ BATCH_ROWS = 4096
 POLL_S = 0.1
 
 
-def described_columns(
-    time: str, acc: str, gyro: str, units: str, axes: str, separator: str, acceleration: str
-) -> Description:
-    """Describe CSV files with a header by the names of their columns, as the command's options give them.
+class CsvColumns(NamedTuple):
+    """CSV files with a header, described by the names of their columns, as the command's options give them."""
 
-    Raises InputError and SettingsError for what names no three columns, no units, no axes and no convention.
-    """
-    names = [unit.strip() for unit in units.split(",")]
-    if len(names) != 3:
-        raise InputError(f"--units {units!r}: expected three, of time, accelerometer and gyroscope: s,m/s2,rad/s")
-    turned = {} if axes == "x,y,z" else {"matrix": axes_matrix(axes).tolist()}
-    sensors = {"acc": (acc, names[1]), **({"gyro": (gyro, names[2])} if gyro else {})}
-    return description_of(
-        {
-            "files": "[^/]+",
-            "separator": separator,
-            "time": {"column": time, "unit": names[0]},
-            "acceleration": acceleration,
-            **{
-                sensor: {"columns": columns.split(","), "unit": unit, **turned}
-                for sensor, (columns, unit) in sensors.items()
-            },
-        }
-    )
+    time: str
+    acc: str
+    gyro: str
+    units: str
+    axes: str
+    separator: str
+    acceleration: str
+
+    def description(self) -> Description:
+        """Describe them as a file would.
+
+        Raises InputError and SettingsError for what names no three columns, no units, no axes and no convention.
+        """
+        names = [unit.strip() for unit in self.units.split(",")]
+        if len(names) != 3:
+            raise InputError(
+                f"--units {self.units!r}: expected three, of time, accelerometer and gyroscope: s,m/s2,rad/s"
+            )
+        turned = {} if self.axes == "x,y,z" else {"matrix": axes_matrix(self.axes).tolist()}
+        sensors = {"acc": (self.acc, names[1]), **({"gyro": (self.gyro, names[2])} if self.gyro else {})}
+        return description_of(
+            {
+                "files": "[^/]+",
+                "separator": self.separator,
+                "time": {"column": self.time, "unit": names[0]},
+                "acceleration": self.acceleration,
+                **{
+                    sensor: {"columns": columns.split(","), "unit": unit, **turned}
+                    for sensor, (columns, unit) in sensors.items()
+                },
+            }
+        )
 
 
 def read_recordings(

@@ -6,6 +6,8 @@ The file says everything that is needed (labels, and what its input is; normalis
 `Session.load` refuses one that does not. Errors: ExportError > ModelFileError, InputError; GateError is the exporter's.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -103,7 +105,7 @@ class ModelMetadata:
         return {"schema": SCHEMA} | {name: json.dumps(value) for name, value in values.items()}
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> "ModelMetadata":
+    def from_properties(cls, properties: Mapping[str, str]) -> ModelMetadata:
         """Read and check the properties of a file; raises ModelFileError."""
         if properties.get("schema") != SCHEMA:
             raise ModelFileError(f"schema is {properties.get('schema')!r}; expected {SCHEMA!r}")
@@ -176,7 +178,7 @@ class Session:
         self._one_at_a_time = session.get_inputs()[0].shape[0] == 1
 
     @classmethod
-    def load(cls, source: Path | str | bytes, *, threads: int = 1) -> "Session":
+    def load(cls, source: Path | str | bytes, *, threads: int = 1) -> Session:
         """Load a file (or its bytes); raises ModelFileError where it is not a model of this schema."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -240,3 +242,7 @@ def _check_graph(session: onnxruntime.InferenceSession, metadata: ModelMetadata)
             f"outputs are {outputs}; expected logits [batch, {sizes}] and embedding [batch, D"
             f"{', height, width' if metadata.segments else ''}]"
         )
+
+
+class ProgramError(ExportError):
+    """A program cannot be made, is not what it claims to be, or is run with what it does not take."""

@@ -61,7 +61,7 @@ DescribeOption = Annotated[
     Path | None,
     typer.Option(
         "--describe",
-        help="Instead of a data set any recordings: a TOML file that describes them; docs/data-description.md.",
+        help="Instead of a data set any recordings: a TOML file that describes them; docs/data.md.",
     ),
 ]
 

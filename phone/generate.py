@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import federation.plan
-from export.program import archive, graph_check, manifest
+from export.program import archive, manifest
 from federation.protocol import messages
 from federation.rounds import gains
 from federation.secure_sums import messages as sums
@@ -71,7 +71,7 @@ MANIFEST_HEAD = """\
 MANIFEST_CONSTANTS = {
     "OPSET": manifest.OPSET,
     "IR_VERSION": manifest.IR_VERSION,
-    "MAX_NODES": graph_check.MAX_NODES,
+    "MAX_NODES": archive.MAX_NODES,
     "MAX_FILES": archive.MAX_FILES,
     "MAX_MANIFEST_BYTES": archive.MAX_MANIFEST_BYTES,
     "MAX_UNPACKED_BYTES": archive.MAX_UNPACKED_BYTES,

@@ -38,7 +38,7 @@ NEEDED = {
 }
 PLACED = """
 import json, sys
-from edge_agent.training.processor import place
+from edge_agent.training.limits import place
 print(json.dumps([loaded, *place(sys.argv[1], sys.argv[2], 0)[1:]]))
 """
 EXTRAS = {"torch": "edge", "onnx": "edge-lite"}
@@ -150,7 +150,7 @@ def training_process(runtime: Runtime = "torch", device: TrainingDevice = "cpu")
         return failure(
             "training",
             f"Python {version}: {last}",
-            f"{install_command(EXTRAS[runtime])}; see docs/dependencies.md",
+            f"{install_command(EXTRAS[runtime])}; see docs/devices.md",
         )
     loaded, words, advice = json.loads(run.stdout.strip().splitlines()[-1])
     summary = f"Python {version}, {loaded}" + (f"; {words}" if words else "")

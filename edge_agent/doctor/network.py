@@ -8,8 +8,6 @@ import queue
 import socket
 import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -84,18 +82,17 @@ def check_server(config: Config) -> Iterator[CheckResult]:
         yield (hands := shake_hands("server", host, port, context))
         if hands.level == "failure":
             return
+    connection = ServerConnection(config.server.url, WAIT_S, config.server.ca_file)
     try:
-        address = config.server.url.rstrip("/") + "/healthz"
-        with urllib.request.urlopen(address, timeout=WAIT_S, context=context) as answer:
-            status, date = answer.status, answer.headers.get("Date")
-    except urllib.error.HTTPError as error:
-        with error:
-            yield failure(
-                "server", f"/healthz answers {error.code} {error.reason}", "check [server] url, ask the operator"
-            )
-        return
+        answer = connection.begin("GET", "/healthz", None, {})
     except (OSError, http.client.HTTPException) as error:
         yield failure("server", f"no answer: {error}", "check [server] url")
+        return
+    finally:
+        connection.close()
+    status, date = answer.status, answer.getheader("Date")
+    if status >= http.client.MULTIPLE_CHOICES:
+        yield failure("server", f"/healthz answers {status} {answer.reason}", "check [server] url, ask the operator")
         return
     yield ok("server", f"/healthz answers {status}")
     if date:

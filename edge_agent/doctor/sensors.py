@@ -14,7 +14,7 @@ import numpy as np
 from edge_agent.config.settings import Config
 from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.errors import AgentError
-from edge_agent.sensors.health import REST_SPREAD
+from edge_agent.sensors.source import REST_SPREAD
 from edge_agent.storage.window_store import FILE_NAME, SKIPPED, WindowStore
 from har_pipeline import PipelineError, PipelineSettings, Recording, recordings
 from har_pipeline.description import find_files
@@ -51,7 +51,7 @@ def check_sensors(config: Config, *, running: bool) -> Iterator[CheckResult]:
             case _:
                 yield from _live(config, running=running)
     except (AgentError, PipelineError, OSError) as error:
-        yield failure("sensors", str(error), f"set [sensors] for the source {source}; see docs/edge_agent.md")
+        yield failure("sensors", str(error), f"set [sensors] for the source {source}; see docs/devices.md")
 
 
 def _recording(config: Config) -> CheckResult:
@@ -217,7 +217,7 @@ PHONE = _Advice(
     "switch Accelerometer, Gravity and Gyroscope on in the app",
     "docs/phones.md",
 )
-OTHER = _Advice("sensor", "see that it delivers", "see that it delivers both sensors", "docs/edge_agent.md")
+OTHER = _Advice("sensor", "see that it delivers", "see that it delivers both sensors", "docs/devices.md")
 
 
 def _advice(source: str) -> _Advice:

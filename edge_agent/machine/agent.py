@@ -59,6 +59,7 @@ from edge_agent.machine.state import (
     incompatibility,
     next_work,
     status_of,
+    sums_in_clear,
     superseded,
 )
 from edge_agent.machine.transition import Transition
@@ -185,8 +186,7 @@ def _announced(transition: Transition, a: Announcement) -> None:
     elif a.epoch > transition.agent.epoch:
         _restored(transition, a)
     known = transition.agent.announcement
-    in_clear = a.continuous and not a.plan.secure.is_on
-    needed = a.feature_model if in_clear else a.program
+    needed = a.feature_model if sums_in_clear(a) else a.program
     # a program sends an update, and of a sum's layout torch alone knows here: who was drawn would lose each round
     adds_up = a.plan.secure.is_on and not a.continuous
     lacks_program = transition.policy.runtime == "onnx" and (needed is None or adds_up)

@@ -16,7 +16,7 @@ from edge_agent.machine.commands import (
     PrepareWithdrawal,
 )
 from edge_agent.machine.events import TrainingFinished
-from edge_agent.machine.state import Contribution, withdrawal_is_due
+from edge_agent.machine.state import Contribution, sums_in_clear, withdrawal_is_due
 from edge_agent.machine.transition import Transition
 from federation.protocol.messages import Acknowledgement, Announcement
 from federation.seeds import seed_for
@@ -85,7 +85,7 @@ def restored(transition: Transition, a: Announcement) -> None:
     stays.
     """
     sent = transition.agent.contribution
-    known = sent if a.plan.secure.is_on or not sent else Contribution("unknown")
+    known = Contribution("unknown") if sent and sums_in_clear(a) else sent
     transition.set(contribution=known, contribute_at=None, withdrawing=False)
 
 

@@ -233,21 +233,33 @@ def next_work(agent: Agent) -> PendingWork | None:
     A round comes first: it leaves the global model that it begins from, too. A device without labelled examples adopts
     global models, and does nothing else.
     """
-    a, invitation = agent.announcement, agent.invitation
+    a = agent.announcement
     if a is None or agent.examples is None or agent.lacks_program:
         return None
     if not agent.examples:
         return _to_adopt(agent, a)
-    if a.continuous:
-        to_add = _to_add_masked if a.plan.secure.is_on else _to_contribute
-        return to_add(agent, a) or _to_adopt(agent, a)
-    current = (a.instance, a.epoch, a.round)
-    invited = (
-        a.state == "collecting" and invitation and (invitation.instance, invitation.epoch, invitation.round) == current
-    )
-    if invited and invitation and agent.takes_part and (invitation.round, invitation.model.sha256) not in agent.done:
-        return PendingWork("train", invitation.round, invitation.model)
-    return _to_adopt(agent, a) or _to_export(agent, a)
+    if sums_in_clear(a):
+        return _to_contribute(agent, a) or _to_adopt(agent, a)
+    return _invited(agent, a) or _to_adopt(agent, a) or _to_export(agent, a)
+
+
+def sums_in_clear(a: Announcement) -> bool:
+    """Whether the server keeps each device's whole sums, and can take them out: no secure sum of a round adds them."""
+    return a.continuous and not a.plan.secure.is_on
+
+
+def _invited(agent: Agent, a: Announcement) -> PendingWork | None:
+    """Return the round that the device is invited to, if it has not trained it; whole sums are added like an update."""
+    invitation = agent.invitation
+    if invitation is None or a.state != "collecting" or not agent.takes_part:
+        return None
+    is_present = (invitation.instance, invitation.epoch, invitation.round) == (a.instance, a.epoch, a.round)
+    if not is_present or (invitation.round, invitation.model.sha256) in agent.done:
+        return None
+    asks_for_sums = invitation.sum is not None and invitation.sum.kind == "request" and agent.contribute_at is None
+    if a.continuous and not asks_for_sums:
+        return None
+    return PendingWork("train", invitation.round, invitation.model, continuous=a.continuous)
 
 
 def _to_contribute(agent: Agent, a: Announcement) -> PendingWork | None:
@@ -265,18 +277,6 @@ def _to_contribute(agent: Agent, a: Announcement) -> PendingWork | None:
     return PendingWork("train", a.round, a.model, continuous=True)
 
 
-def _to_add_masked(agent: Agent, a: Announcement) -> PendingWork | None:
-    """Return the whole sums that the device is to add to the round that it is invited to."""
-    invitation = agent.invitation
-    is_request = invitation is not None and invitation.sum is not None and invitation.sum.kind == "request"
-    if invitation is None or not is_request or a.state != "collecting" or not agent.takes_part:
-        return None
-    is_due = agent.contribute_at is None and (invitation.round, invitation.model.sha256) not in agent.done
-    if not is_due or (invitation.instance, invitation.epoch, invitation.round) != (a.instance, a.epoch, a.round):
-        return None
-    return PendingWork("train", invitation.round, invitation.model, continuous=True)
-
-
 def masked_sequence(agent: Agent, a: Announcement) -> int:
     """Return the number of the sums that the device has added last, if it would add the same now; 0: others, or none.
 
@@ -291,7 +291,7 @@ def masked_sequence(agent: Agent, a: Announcement) -> int:
 
 def withdrawal_is_due(agent: Agent, a: Announcement) -> bool:
     """Whether what the server has of this device is to be taken out: the person asks for it, or no window is left."""
-    if not a.continuous or a.plan.secure.is_on or agent.withdrawing or agent.contribute_at is not None:
+    if not sums_in_clear(a) or agent.withdrawing or agent.contribute_at is not None:
         return False  # each masked sum is of those alone who add to it
     sent = agent.contribution
     emptied = agent.examples == 0 and sent is not None
@@ -392,12 +392,12 @@ def status_of(agent: Agent) -> DeviceStatus:
     a, work = agent.announcement, agent.work
     round_number = work.round if work else a.round if a else 0
     # nothing of a device alone is told where the server learns sums, or is to learn nothing else
-    alone = agent.required.mode == "masked" or (a is not None and a.plan.secure.is_on)
-    in_rounds = a is not None and a.plan.secure.is_on  # where who has withdrawn is not to be invited
+    adds_up = a is not None and a.plan.secure.is_on  # where who has withdrawn is not to be invited
+    alone = adds_up or agent.required.mode == "masked"
     state: Literal["collecting", "ready", "training", "uploading", "idle", "finished"]
     if agent.finished:
         state = "finished"
-    elif not agent.examples or agent.lacks_program or agent.refusal or (in_rounds and not agent.takes_part):
+    elif not agent.examples or agent.lacks_program or agent.refusal or (adds_up and not agent.takes_part):
         state = "collecting"
     elif work and work.kind == "train" and work.stage in (Stage.FETCHING, Stage.BACKOFF, Stage.TRAINING):
         state = "training"

@@ -6,15 +6,13 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 from edge_agent.config.settings import Config
 from edge_agent.errors import StoreError
 from edge_agent.machine.events import DataReady, NewWindows
-from edge_agent.sensors.health import SensorHealth
-from edge_agent.sensors.source import Post, give_memory_back
-from edge_agent.sensors.window_writer import WindowWriter
+from edge_agent.sensors.source import Post, SensorHealth, give_memory_back
+from edge_agent.sensors.window_writer import Feed, WindowWriter
 from edge_agent.storage.window_store import RECORDING, WindowStore
 from edge_agent.training.local_data import (
     MIN_MEASURED,
@@ -51,7 +49,6 @@ class Collector:
         origin: str,
         live: bool,
         stop: threading.Event,
-        declared_hz: Mapping[str, float] | None = None,
     ) -> None:
         self.config, self.plan, self.post, self.origin, self.live = config, plan, post, origin, live
         self.settings = pipeline_settings(config.sensors, plan.data)
@@ -61,8 +58,8 @@ class Collector:
         cut = self.settings if labelled else replace(self.settings, keep_unlabelled=True)
         self._cut = replace(cut, late="drop", max_lag_s=min(cut.max_lag_s, LIVE_LAG_S)) if live else cut
         self._shown = live or config.sensors.replay_speed != "max"  # in real time
-        self.health = SensorHealth(config.sensors.source, declared_hz)
-        self.writer = WindowWriter(config, plan, self.settings, self.health, post, stop, origin=origin, live=live)
+        self.health = SensorHealth(config.sensors.source)
+        self.writer = WindowWriter(config, plan, self.settings, self.health, Feed(origin, live, post, stop))
         self._reported = time.monotonic()
         self._reported_keys: frozenset[int] = frozenset()
         self._is_reported = False

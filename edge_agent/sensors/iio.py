@@ -135,7 +135,8 @@ class IioSource(ThreadedSource):
         settings = self.config.iio
         channels = {kind: find_channel(settings, kind) for kind in KINDS}
         declared_hz = dict.fromkeys(("acc", "gyro"), self.config.iio.rate_hz)
-        collector = Collector(self.config, plan, self.post, origin="iio", live=True, stop=stop, declared_hz=declared_hz)
+        collector = Collector(self.config, plan, self.post, origin="iio", live=True, stop=stop)
+        collector.health.declare(declared_hz)
         try:
             for kind, channel in channels.items():
                 log.info(

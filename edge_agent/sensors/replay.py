@@ -131,7 +131,7 @@ class FileSource(ThreadedSource, Generic[OnePart]):
             if stop.is_set():
                 return
         if not seen:
-            raise SensorError(f"{path} holds nothing that the source {self.kind} can read; see docs/edge_agent.md")
+            raise SensorError(f"{path} holds nothing that the source {self.kind} can read; see docs/devices.md")
         if refused is not None and not taken:
             raise refused  # what is wrong with every part is the description
         collector = Collector(self.config, plan, self.post, origin=self.kind, live=False, stop=stop)
@@ -145,10 +145,8 @@ class FileSource(ThreadedSource, Generic[OnePart]):
     def _import_part(self, part: OnePart, plan: Plan, stop: threading.Event) -> list[str]:
         """Take a part unless it was taken before; returns what of it was left out, and why."""
         key, under = _key(part), self._under(plan)
-        collector = Collector(
-            self.config, plan, self.post, origin=f"{self.kind}:{key}", live=False, stop=stop,
-            declared_hz=self.declared_hz(),
-        )  # fmt: skip
+        collector = Collector(self.config, plan, self.post, origin=f"{self.kind}:{key}", live=False, stop=stop)
+        collector.health.declare(self.declared_hz())
         try:
             if json.loads(collector.store.get(f"{IMPORTED_PREFIX}{key}") or "{}").get("under") == under:
                 return []

@@ -12,12 +12,12 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from edge_agent.config.settings import Config
 from edge_agent.errors import DamagedError, DiskFullError, LockedError, StoreError
 from edge_agent.machine.events import CollectingPaused, CollectingResumed
-from edge_agent.sensors.health import SensorHealth
-from edge_agent.sensors.source import Post
+from edge_agent.sensors.source import Post, SensorHealth
 from edge_agent.storage.repair import open_checked
 from edge_agent.storage.window_store import RECORDING, SUSPECT
 from federation.plan import Plan
@@ -39,6 +39,15 @@ RESUME_FACTOR = 1.25
 """Times min_free_mb must be free before a pause ends: else it would begin again at once."""
 
 
+class Feed(NamedTuple):
+    """Where windows come from, whether their source waits for nobody, who hears of them, and what ends it."""
+
+    origin: str
+    live: bool
+    post: Post
+    stop: threading.Event
+
+
 class WindowWriter:
     """Keeps windows under a plan's labels; a `live` source loses what cannot be kept, others are made to wait."""
 
@@ -48,19 +57,15 @@ class WindowWriter:
         plan: Plan,
         settings: PipelineSettings,
         health: SensorHealth,
-        post: Post,
-        stop: threading.Event,
-        *,
-        origin: str,
-        live: bool,
+        feed: Feed,
     ) -> None:
         measures = task_of(plan.task).target is TargetKind.NUMBER
         self.vocabulary = () if measures else plan.labels  # what people can label windows with
-        self.limits, self.labels, self.settings, self.origin = config.windows, plan.labels, settings, origin
+        self.limits, self.labels, self.settings, self.origin = config.windows, plan.labels, settings, feed.origin
         self.folder: Path = config.agent.data_dir
-        self.health, self.post, self.live = health, post, live
+        self.health, self.post, self.live = health, feed.post, feed.live
         self.kept = 0
-        self._stop = stop
+        self._stop = feed.stop
         self._pending: list[Window] = []
         self._flushed = self._retried = time.monotonic()
         self._paused = ""

@@ -18,7 +18,7 @@ from edge_agent.errors import AgentError
 from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome
 from edge_agent.serving.choice import Choice, Rules, choose, compared_models, judge_release, sentence_case
-from edge_agent.serving.heads import add_network, evaluate_heads, has_heads
+from edge_agent.serving.heads import add_network, comparable, evaluate_heads, has_heads
 from edge_agent.serving.model_registry import SOURCES, ModelRegistry, Verdict, name_of
 from edge_agent.serving.model_runs import (
     ExampleKind,
@@ -81,18 +81,18 @@ def evaluate_job(config: Config, plan: Plan, command: Evaluate) -> Verdict:
     holdout, judged = evenly(data.holdout, config.model.holdout_windows), ExampleKind.of(plan, noun(settings))
     rules = Rules.of(config.model, plan, command, reported, data)
     if has_heads(folder):
-        split = data._replace(holdout=holdout)
-        beside, missing = config.model.network_dir, ""
-        if beside is not None:
-            missing = add_network(folder / HEADS, beside, plan.labels, threads)
-        return evaluate_heads(folder, command, split, judged, present, rules, threads=threads, missing=missing)
+        beside = config.model.network_dir
+        missing = "" if beside is None else add_network(folder / HEADS, beside, plan.labels, threads)
+        able = comparable(data._replace(holdout=holdout))
+        windows = Windows.of(able, None, judged, plan.labels, threads)
+        return evaluate_heads(folder, command, windows, present, rules, missing=missing)
     candidates = candidates_in(folder, command)
     files = [model.folder / MODEL for model in candidates]
     files += [Path(model["path"]) for model in (present, *others) if model]
     # all labelled windows are answered only where cross-validation has left something to compare with
     is_validated = len(data.labelled) <= MAX_WINDOWS and any(validation_of(path).is_file() for path in files)
-    windows = Windows.of(holdout, data.labelled if is_validated else None, judged, plan.labels)
-    return evaluate(candidates, command, windows, present, others, rules, threads=threads)
+    windows = Windows.of(holdout, data.labelled if is_validated else None, judged, plan.labels, threads)
+    return evaluate(candidates, command, windows, present, others, rules)
 
 
 def candidates_in(folder: Path, command: Evaluate) -> list[NewModel]:
@@ -109,8 +109,6 @@ def evaluate(
     present: Model | None,
     others: Sequence[Model] = (),
     rules: Rules = Rules(),
-    *,
-    threads: int = 1,
 ) -> Verdict:
     """Run the candidates and the device's models on the same windows, and say which is used from now on.
 
@@ -120,21 +118,21 @@ def evaluate(
     """
     if not (candidates[0].folder / MODEL).is_file():
         return _no_candidate(candidates[0].folder, command)
-    checked = [check(candidate, command.server_score, windows, threads) for candidate in candidates]
+    checked = [check(candidate, command.server_score, windows) for candidate in candidates]
     if command.release:
-        return _released(checked[0], command, windows, present, _shared_of(present, others), threads)
-    now = run_again(present, windows, threads)
-    held = [run for run in (now, *(run_again(model, windows, threads) for model in others)) if run]
+        return _released(checked[0], command, windows, present, _shared_of(present, others))
+    now = run_again(present, windows)
+    held = [run for run in (now, *(run_again(model, windows) for model in others)) if run]
     checked = _with_unknown(checked, held)
     choice = choose([entry.run for entry in checked if entry.run and entry.answer is None], held, windows, rules)
     compared = compared_models([entry.run for entry in checked if entry.run] + held, choice, windows)
     return _verdict(checked, choice, command, present)._replace(compared=compared)
 
 
-def check(candidate: NewModel, score: VersionScore | None, windows: Windows, threads: int) -> Checked:
+def check(candidate: NewModel, score: VersionScore | None, windows: Windows) -> Checked:
     """Run a candidate, and say whether it works: by the holdout, or where that can't tell by the server's score."""
     try:
-        run = run_model(candidate.folder / MODEL, candidate.described(), windows, threads)
+        run = run_model(candidate.folder / MODEL, candidate.described(), windows)
     except (AgentError, ExportError, OSError, ValueError) as error:
         return Checked(candidate, None, "failed", f"it does not work: {error}")
     sound = run.soundness
@@ -170,9 +168,9 @@ def _shared_of(present: Model | None, others: Sequence[Model]) -> Model | None:
 
 
 def _released(
-    checked: Checked, command: Evaluate, windows: Windows, present: Model | None, shared: Model | None, threads: int
+    checked: Checked, command: Evaluate, windows: Windows, present: Model | None, shared: Model | None
 ) -> Verdict:
-    answer, why, now = checked.answer or "failed", checked.why, run_again(shared, windows, threads)
+    answer, why, now = checked.answer or "failed", checked.why, run_again(shared, windows)
     if checked.run is not None and checked.is_unknown and present is None:
         answer, why = "adopted", f"{why}, and there is no model yet, so it is used unchecked"
     elif checked.run is not None and checked.answer is None:

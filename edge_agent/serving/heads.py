@@ -23,7 +23,7 @@ from edge_agent.machine.commands import Evaluate
 from edge_agent.machine.events import AdoptionOutcome
 from edge_agent.serving.choice import Choice, Rules, choose, compared_models, judge_release
 from edge_agent.serving.model_registry import HEADS_IN_WORDS, NETWORK, ModelRegistry, Verdict, name_of
-from edge_agent.serving.model_runs import ExampleKind, Model, ModelEvaluation, Windows, run_again, run_model
+from edge_agent.serving.model_runs import Model, ModelEvaluation, Windows, run_again, run_model
 from edge_agent.storage.data_folder import sha256_of, write_file
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, ORIENTATION, PARITY
@@ -61,27 +61,24 @@ def has_heads(folder: Path) -> bool:
 def evaluate_heads(
     folder: Path,
     command: Evaluate,
-    data: SplitWindows,
-    judged: ExampleKind,
+    windows: Windows,
     present: Model | None,
     rules: Rules = Rules(),
     *,
-    threads: int = 1,
     missing: str = "",
 ) -> Verdict:
     """Run each head that a job left in `folder` on the holdout, and say which one is used from now on.
 
-    missing: why a candidate that was asked for is not among them.
+    windows: the `comparable` ones; missing: why a candidate that was asked for is not among them.
     """
     against = present["sha256"] if present else ""
-    windows = Windows.of(comparable(data), None, judged, rules.labels)
     version = max(0, command.round - 1) if command.kind == "train" else command.round
-    heads, failures = _run_heads(folder / HEADS, version, windows, threads)
+    heads, failures = _run_heads(folder / HEADS, version, windows)
     failures += [missing] if missing else []
     if not heads:
         reason = f"no head of version {version} works: {'; '.join(failures)}"
         return Verdict(command.round, command.kind, "failed", reason, release=command.release, against=against)
-    now = run_again(present, windows, threads) if len(windows.holdout.windows) else None
+    now = run_again(present, windows) if len(windows.holdout.windows) else None
     held = None if command.release else now  # a released version's best head has a gate of its own
     choice = choose_head(heads, held, windows, rules, _is_far(folder / HEADS / ORIENTATION))
     used = choice.run
@@ -139,7 +136,7 @@ def _without_labels(heads: Sequence[Head], is_far: bool) -> Choice:
     return Choice(named.get(name, heads[0]).run, {}, few + _REASONS.get(name, ""))
 
 
-def _run_heads(folder: Path, version: int, windows: Windows, threads: int) -> tuple[list[Head], list[str]]:
+def _run_heads(folder: Path, version: int, windows: Windows) -> tuple[list[Head], list[str]]:
     """Run all heads in a folder, the simplest first; those that do not work are left out, and said."""
     order = list(HEADS_IN_WORDS)
     names = sorted((path.parent.name for path in folder.glob(f"*/{MODEL}")), key=lambda name: _rank(name, order))
@@ -152,7 +149,7 @@ def _run_heads(folder: Path, version: int, windows: Windows, threads: int) -> tu
             made_by = parity.pop("round", version)
             noted = {"source": source, "head": name, "round": made_by, "sha256": sha256_of(place / MODEL)}
             noted["parity"] = parity
-            heads.append(Head(place, run_model(place / MODEL, noted, windows, threads)))
+            heads.append(Head(place, run_model(place / MODEL, noted, windows)))
         except (AgentError, ExportError, OSError, ValueError) as error:
             failures.append(f"the {HEADS_IN_WORDS.get(name, name)} does not work: {error}")
     return heads, failures

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from edge_agent.errors import AgentError, StoreError
 from edge_agent.serving.model_registry import name_of
-from edge_agent.training.comparison import Groups, by_stretch, singleton_groups
+from edge_agent.training.comparison import Groups, HeldOut, by_stretch, singleton_groups
 from edge_agent.training.cross_validation import NOT_VALIDATED, Answers, CrossValidation
-from edge_agent.training.held_out import HeldOut
 from edge_agent.training.job import CROSS_VALIDATION, MODEL
 from export.runtime import ExportError, Session
 from federation.plan import Plan
@@ -104,15 +103,22 @@ class Windows(NamedTuple):
     holdout: HeldOut
     labelled: HeldOut | None
     noun: str = "windows"
+    threads: int = 1
+    """That a model runs on."""
 
     @classmethod
     def of(
-        cls, holdout: ClientWindows, labelled: ClientWindows | None, judged: ExampleKind, labels: Sequence[str]
+        cls,
+        holdout: ClientWindows,
+        labelled: ClientWindows | None,
+        judged: ExampleKind,
+        labels: Sequence[str],
+        threads: int = 1,
     ) -> Windows:
         """Look at the holdout; labelled windows are asked where cross-validation has answered them."""
         can_ask = labelled is not None and judged.noun == "windows" and judged.task.target is TargetKind.CLASS
         held_out = HeldOut(labelled, judged.task, labels) if can_ask and labelled is not None else None
-        return cls(HeldOut(holdout, judged.task, labels), held_out, judged.noun)
+        return cls(HeldOut(holdout, judged.task, labels), held_out, judged.noun, threads)
 
     @property
     def groups(self) -> Groups:
@@ -147,20 +153,20 @@ class Windows(NamedTuple):
         return PairedAnswers(examples, found.quality, quality, found.soundness.of_part("labelled"), is_validated=True)
 
 
-def run_again(model: Model | None, windows: Windows, threads: int) -> ModelEvaluation | None:
+def run_again(model: Model | None, windows: Windows) -> ModelEvaluation | None:
     """Run a model that the device has; None if there is none, or it does not run any more."""
     if model is None:
         return None
     try:
-        return run_model(Path(model["path"]), model, windows, threads)
+        return run_model(Path(model["path"]), model, windows)
     except (AgentError, ExportError, OSError, ValueError) as error:
         log.warning("model failed to run model=%r: %s", name_of(model), error)
         return None
 
 
-def run_model(path: Path, model: Model, windows: Windows, threads: int) -> ModelEvaluation:
+def run_model(path: Path, model: Model, windows: Windows) -> ModelEvaluation:
     """Classify the holdout, or one window of zeros where there is none: the model must run in any case."""
-    session, holdout = Session.load(path, threads=threads), windows.holdout.windows
+    session, holdout = Session.load(path, threads=windows.threads), windows.holdout.windows
     smoke = holdout.x if len(holdout) else np.zeros((1, *session.metadata.input.shape), np.float32)
     answered = _answers(session, smoke, path)[: len(holdout)]
     task = windows.holdout.task

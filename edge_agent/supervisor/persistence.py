@@ -150,7 +150,7 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
     manifest = manifest_of(job, result, job.out / UPDATE, instance, sequence)
     update, client = store.folder / OUTBOX / manifest.update_id, store.folder / CLIENTS / manifest.update_id
     pairs: dict[str, str] = {}
-    if job.plan.secure.is_on:
+    if "sum" in result:
         begun = secure_sum.begin(store, job.plan, job.sum_request, manifest, job.out / UPDATE, result["sum"])
         manifest, update, pairs = begun
     else:

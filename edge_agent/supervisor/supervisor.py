@@ -38,7 +38,7 @@ from edge_agent.machine.events import (
     WithdrawalReady,
     describe,
 )
-from edge_agent.machine.state import Policy, status_of
+from edge_agent.machine.state import Policy, status_of, sums_in_clear
 from edge_agent.serving.classifier import Classifier
 from edge_agent.serving.model_registry import ModelRegistry, Verdict, name_of
 from edge_agent.storage.consent import CONTINUOUS, keep_pin, note_refused_plan, participation, pinned_promises
@@ -222,8 +222,7 @@ class Supervisor:
         if self.agent.refusal is not None:
             return
         keep_revoked(self.store, announcement.plan.secure, announcement.revoked)
-        how = "masked" if announcement.plan.secure.is_on else "yes"
-        continuous = how if announcement.continuous else "no"
+        continuous = "yes" if sums_in_clear(announcement) else "masked" if announcement.continuous else "no"
         if self.store.get(CONTINUOUS) != continuous:
             with tolerate_full_disk("how the federation works"):
                 self.store.put(**{CONTINUOUS: continuous})

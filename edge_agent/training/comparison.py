@@ -1,6 +1,7 @@
-"""Whether a released model is worse than the present one: an exact sign test over independent groups of examples.
+"""How well models answer a device's held-out examples, what one gains over another, and whether one is worse.
 
-A `refused` can halt a rollout, so that it takes significance. What a device prefers by itself is
+Whether a released model is worse than the present one is an exact sign test over independent groups of examples: a
+`refused` can halt a rollout, so that it takes significance. What a device prefers by itself is
 `federation.rounds.serving`.
 
 Of right and wrong answers that is McNemar's test over stretches of time:
@@ -17,13 +18,16 @@ is that stretches err independently of each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import comb
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gaitway.tasks import Quality
+from federation.plan import Plan
+from federation.rounds.serving import Evidence
+from gaitway.tasks import Quality, TargetKind, TaskDefinition, task_of
 from har_pipeline import ClientWindows
 
 STRETCH_S = 10.0
@@ -107,3 +111,35 @@ def stretches(windows: ClientWindows) -> npt.NDArray[np.int64]:
 def tail(successes: int, trials: int) -> float:
     """Return probability of so many successes or more in fair trials."""
     return float(sum(comb(trials, k) for k in range(successes, trials + 1)) / 2**trials)
+
+
+class HeldOut(NamedTuple):
+    """Examples (n,) that a model wasn't trained on, and what is asked of them."""
+
+    windows: ClientWindows
+    task: TaskDefinition
+    labels: Sequence[str]
+
+    @classmethod
+    def of(cls, plan: Plan, windows: ClientWindows) -> HeldOut:
+        """Read the task off a plan."""
+        return cls(windows, task_of(plan.task), plan.labels)
+
+    def quality(self, answers: np.ndarray) -> Quality:
+        """Return how good each answer is (n,): right or wrong, a share, or an error with a minus sign."""
+        return self.task.judge(self.windows.targets, answers, self.labels).quality
+
+    def evidence(self, quality: Quality, shared: Quality) -> Evidence:
+        """Compare a model with the shared one by the quality of their answers (n,)."""
+        classes, y = self._classes()
+        return Evidence.of(y, quality.astype(float), shared.astype(float), self.windows.session, classes)
+
+    def lowest_recall(self, quality: Quality) -> float:
+        """Return the lowest over the classes of a model's mean quality; 0 without examples."""
+        _, y = self._classes()
+        return min((float(quality[y == label].mean()) for label in np.unique(y)), default=0.0)
+
+    def _classes(self) -> tuple[int, np.ndarray]:
+        if self.task.target is TargetKind.CLASS:
+            return len(self.labels), self.windows.y
+        return 1, np.zeros(len(self.windows), np.int64)

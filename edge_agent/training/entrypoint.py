@@ -1,6 +1,6 @@
 """How the training process starts, `python -m edge_agent.training.entrypoint JOB.json`: limited, then torch is loaded.
 
-Where there may be a GPU, the cap comes later, when it is known what computes (`edge_agent.training.processor`). It is
+Where there may be a GPU, the cap comes later, when it is known what computes (`edge_agent.training.limits`). It is
 on private writable memory (RLIMIT_DATA), not on the address space: torch maps twice as much as it touches.
 Measured with torch 2.13 (CPU): a round of the CNN touches 324 MB, is charged 352 MB, and maps 857 MB; one of HART 402,
 434 and 937 MB.
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from edge_agent.training.job import Job
-from edge_agent.training.processor import cap_memory, may_use_gpu
+from edge_agent.training.limits import cap_memory, may_use_gpu
 from gaitway import plugins
 
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from edge_agent.errors import JobError
 from edge_agent.storage.data_folder import write_file
-from edge_agent.storage.images import Preparation, preparation_from_json
-from edge_agent.training.job import CHECKPOINT, MODEL, PARITY, Job
+from edge_agent.storage.images import preparation_from_json
+from edge_agent.training.job import CHECKPOINT, MODEL, Job
 from edge_agent.training.local_data import LocalData, noun
+from edge_agent.training.runtime import Parity, parity_examples
 from export.program.runtime import VERSION, Arrays, TrainingProgram
 from export.program.standalone import standalone_model
 from export.runtime import GateError, ModelMetadata, Session
@@ -33,13 +34,7 @@ PARAMS, BUFFERS = "served/params/", "served/buffers/"
 
 
 def save_candidate(
-    job: Job,
-    settings: Preparation,
-    data: LocalData,
-    program: TrainingProgram,
-    served: Arrays,
-    folder: Path,
-    round_number: int,
+    job: Job, spec: InputSpec, program: TrainingProgram, served: Arrays, folder: Path, round_number: int
 ) -> None:
     """Write a checkpoint into a folder: everything that an export needs, also a later one. The round made the model."""
     manifest = program.manifest
@@ -48,7 +43,6 @@ def save_candidate(
         kind = manifest.client[name]
         state[name.removeprefix("client/buffers/")] = np.zeros(kind.shape, kind.dtype)
     folder.mkdir(exist_ok=True)
-    spec = settings.input_spec(data.mean, data.std)
     write_checkpoint(job, folder / CHECKPOINT, state, spec, round_number, manifest.model["options"])
 
 
@@ -95,27 +89,20 @@ def export_candidate(
     spec = InputSpec.from_json(info["input"])
     values = served | _statistics(spec, program)
     model = standalone_model(program.graph("model"), values, _properties(info, spec))
-    examples = np.concatenate([data.holdout.x, data.train.x])[:PARITY_EXAMPLES].astype(np.float32)
-    difference, agreement = _compared(program, values, Session.load(model), examples)
+    examples = parity_examples(data, PARITY_EXAMPLES).astype(np.float32)
+    origin = f"{noun(preparation_from_json(job.pipeline))} of this device, against the program"
+    parity = Parity.of(Session.load(model).predict(examples).logits, _logits(program, values, examples), origin)
     # written so that a NaN fails
-    if not difference <= MAX_LOGIT_DELTA or agreement < 1:
+    if not parity.max_abs_diff <= MAX_LOGIT_DELTA or parity.argmax_agreement < 1:
         raise GateError(
-            f"the model's file and the program differ on {len(examples)} examples: |Δ logits| {difference:.2e} (at "
-            f"most {MAX_LOGIT_DELTA:.0e}), equal argmax {agreement:.2%}"
+            f"the model's file and the program differ on {len(examples)} examples: |Δ logits| "
+            f"{parity.max_abs_diff:.2e} (at most {MAX_LOGIT_DELTA:.0e}), equal argmax {parity.argmax_agreement:.2%}"
         )
     folder.mkdir(exist_ok=True)
     if path != folder / CHECKPOINT:
         write_file(folder / CHECKPOINT, raw)
     write_file(folder / MODEL, model)
-    source = f"{len(examples)} {noun(preparation_from_json(job.pipeline))} of this device, against the program"
-    parity = {
-        "max_abs_diff": difference,
-        "argmax_agreement": agreement,
-        "windows": len(examples),
-        "windows_from": source,
-        "batch_agreement": None,
-    }
-    write_file(folder / PARITY, json.dumps(parity).encode())
+    parity.write(folder)
 
 
 def served_logits(program: TrainingProgram, served: Arrays, spec: InputSpec, x: np.ndarray) -> np.ndarray:
@@ -151,10 +138,3 @@ def _properties(info: dict[str, Any], spec: InputSpec) -> dict[str, str]:
     )
     metadata.check()
     return metadata.to_properties()
-
-
-def _compared(program: TrainingProgram, values: Arrays, session: Session, examples: np.ndarray) -> tuple[float, float]:
-    """Return the largest difference of any logit, and the share of equal answers."""
-    exported = session.predict(examples).logits
-    theirs = _logits(program, values, examples)
-    return float(np.abs(exported - theirs).max()), float((exported.argmax(1) == theirs.argmax(1)).mean())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,12 +14,16 @@ from edge_agent.errors import JobError, NonRetryableJobError
 from edge_agent.storage.data_folder import sha256_of, write_file
 from edge_agent.storage.images import Preparation
 from edge_agent.training.job import Job
+from edge_agent.training.limits import ON_CPU, Placement, RoundBudget, fallback
 from edge_agent.training.local_data import LocalData, noun
-from edge_agent.training.processor import ON_CPU, Placement, fallback
 from edge_agent.training.program_candidate import export_candidate, save_candidate, served_logits
-from edge_agent.training.round_budget import RoundBudget
-from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, blaming_model, require_whole_broadcast
-from export.program.errors import ProgramError
+from edge_agent.training.runtime import (
+    SentUpload,
+    TrainedRound,
+    TrainingRuntime,
+    blaming_model,
+    require_whole_broadcast,
+)
 from export.program.host import (
     DeviceExamples,
     ProgramRound,
@@ -33,14 +36,12 @@ from export.program.host import (
 )
 from export.program.manifest import Manifest, digest_of
 from export.program.runtime import Arrays, TrainingProgram
+from export.runtime import ProgramError
 from federation.errors import UpdateError, WireError
 from federation.protocol import arrays
 from federation.protocol.wire_format import HEADER_BYTES
-from federation.rounds.gains import Gains
 from federation.training.window_changes import ChannelScale
-from gaitway.tasks import TaskDefinition, task_of
 
-CONTINUOUS = "a continuous federation has sums, and no program"
 SECURE_SUMS = (
     "the federation adds updates up by secure sums (secure.mode), in which a device takes part with torch so far: "
     "install gaitway[edge], or leave this federation to other devices"
@@ -50,16 +51,22 @@ OWED = "memory/residual/"
 BROADCAST, CLIENT, UPLOAD, REFERENCE = "broadcast/", "client/", "upload/", "reference/"
 
 
-class ProgramRuntime(NamedTuple):
-    """Everything that a job works with; see `edge_agent.training.runtime.TrainingRuntime`."""
+class ProgramRuntime(TrainingRuntime):
+    """Trains by the federation's program; secure sums, and sums of a continuous federation, it refuses."""
 
-    job: Job
-    settings: Preparation
-    data: LocalData
-    program: TrainingProgram
-    broadcast: Arrays
-    task: TaskDefinition
-    placement: Placement = ON_CPU
+    refusal = SECURE_SUMS
+
+    def __init__(
+        self,
+        job: Job,
+        settings: Preparation,
+        data: LocalData,
+        placement: Placement,
+        program: TrainingProgram,
+        broadcast: Arrays,
+    ) -> None:
+        super().__init__(job, settings, data, placement)
+        self.program, self.broadcast = program, broadcast
 
     @classmethod
     def open(cls, job: Job, settings: Preparation, data: LocalData, placement: Placement = ON_CPU) -> ProgramRuntime:
@@ -73,7 +80,7 @@ class ProgramRuntime(NamedTuple):
         """
         if job.plan.secure.is_on:
             raise NonRetryableJobError(SECURE_SUMS)
-        program, task = open_program(job, placement), task_of(job.plan.task)
+        program = open_program(job, placement)
         if placement.processor == "cuda" and not program.runs_on_gpu():
             reason = "ONNX Runtime's CUDA provider does not load: its libraries of CUDA or cuDNN are missing or others"
             placement = fallback(reason, job.memory_mb)
@@ -81,7 +88,7 @@ class ProgramRuntime(NamedTuple):
         takes, shape = program.manifest.x.shape[1:], data.train.x.shape[1:]
         if takes != shape:
             raise NonRetryableJobError(f"the program takes {noun(settings)} of shape {takes}, and these are {shape}")
-        return cls(job, settings, data, program, _broadcast(job, program.manifest), task, placement)
+        return cls(job, settings, data, placement, program, _broadcast(job, program.manifest))
 
     @property
     def has_global_model(self) -> bool:
@@ -97,11 +104,6 @@ class ProgramRuntime(NamedTuple):
     def keeps_partial_work(self) -> bool:
         """Whether an update is used whose client had no time for all steps."""
         return self.job.plan.rounds.keeps_partial_work(self.program.manifest.uses_partial_work)
-
-    @property
-    def primary_metric(self) -> str:
-        """Name of the task's."""
-        return self.task.primary_metric
 
     @property
     def _identity(self) -> RoundIdentity:
@@ -123,16 +125,13 @@ class ProgramRuntime(NamedTuple):
             raise JobError("the kept client state is another than the plan asks for; delete the data folder")
         return client, residual
 
-    def measured_as_received(self, client: Arrays) -> Measurement:
-        """Measure a client on the holdout with the broadcast laid over it."""
-        return self.measured(receive(self.program, client, self.broadcast, self._identity))
+    def received(self, client: Arrays) -> Arrays:
+        """Lay the broadcast over a client."""
+        return receive(self.program, client, self.broadcast, self._identity)
 
-    def measured(self, client: Arrays) -> Measurement:
-        """Measure a client on the holdout."""
-        examples, task = self._examples(self.data, holdout=True), self.task
-        found = measure(self.program, client, examples)
-        sound = task.soundness(found, len(examples.y), self.job.plan.labels, noun(self.settings))
-        return Measurement(task.scores(found), sound, task.scores_by_class(found))
+    def statistics(self, client: Arrays) -> Mapping[str, np.ndarray]:
+        """Let the program compare a client's answers to the holdout."""
+        return measure(self.program, client, self._examples(self.data, holdout=True))
 
     def train(self, client: Arrays, budget: RoundBudget) -> TrainedRound:
         """Run the round, a checkpoint an epoch, until it is done or the budget says stop.
@@ -167,13 +166,6 @@ class ProgramRuntime(NamedTuple):
             raise
         return TrainedRound(found.client, found.upload, found.loss, steps_due)
 
-    def class_counts(self) -> list[int] | None:
-        """Count the training examples of each class."""
-        if not self.task.has_classes:
-            return None
-        counted: list[int] = np.bincount(self.data.train.y, minlength=len(self.job.plan.labels)).tolist()
-        return counted
-
     def sent(self, trained: TrainedRound, residual: Arrays) -> SentUpload:
         """Write what travels, as the job's precision and compression have it, and what is kept."""
         manifest = self.program.manifest
@@ -189,14 +181,6 @@ class ProgramRuntime(NamedTuple):
     def _reference(self) -> Arrays:
         """Return where those tensors of an upload began whose change is sent; only int8 asks for them."""
         return self.program.run("reference", self.broadcast) if self.job.precision == "int8" else {}
-
-    def write_summand(self, trained: TrainedRound, steps: int, path: Path, gains: Gains) -> dict[str, Any]:
-        """Refuse: how an update becomes whole numbers is a method's, which needs torch.
-
-        Raises:
-            NonRetryableJobError: always.
-        """
-        raise NonRetryableJobError(SECURE_SUMS)
 
     def is_trained(self) -> bool:
         """Whether the broadcast serves with other parameters than the network that the federation began with."""
@@ -226,28 +210,20 @@ class ProgramRuntime(NamedTuple):
 
     def save(self, served: Arrays, folder: Path, round_number: int) -> None:
         """Write the checkpoint of a network into a folder; the round made it."""
-        save_candidate(self.job, self.settings, self.data, self.program, served, folder, round_number)
+        save_candidate(self.job, self.input_spec, self.program, served, folder, round_number)
 
     def export(self, checkpoints: Mapping[Path, Path]) -> None:
         """Write checkpoint, ONNX model and parity report into each folder, from the checkpoint that it stands for."""
         for folder, path in checkpoints.items():
             export_candidate(self.job, self.data, path, folder, self.program)
 
-    def update_heads(self, client: Arrays | None) -> None:
-        """Refuse: a continuous federation has no program."""
-        raise NonRetryableJobError(CONTINUOUS)
-
     def _begin(self, client: Arrays, data: LocalData, saved: Arrays | None = None) -> ProgramRound:
-        given = self.program, client, self.broadcast, self._examples(data), self._identity
-        statistics = data.statistics
-        scale = None if statistics is None else ChannelScale.of(statistics.mean, statistics.std)
-        return ProgramRound(*given, saved=saved, scale=scale)
+        return ProgramRound(self.program, client, self.broadcast, self._examples(data), self._identity, saved)
 
     def _examples(self, data: LocalData, *, holdout: bool = False) -> DeviceExamples:
-        part, kind = data.holdout if holdout else data.train, self.program.manifest.y.dtype
-        return DeviceExamples(
-            data.normalized(part).astype(np.float32, copy=False), part.targets.astype(kind, copy=False)
-        )
+        part, kind, statistics = data.holdout if holdout else data.train, self.program.manifest.y.dtype, data.statistics
+        x, y = data.normalized(part).astype(np.float32, copy=False), part.targets.astype(kind, copy=False)
+        return DeviceExamples(x, y, None if statistics is None else ChannelScale.of(statistics.mean, statistics.std))
 
 
 def open_program(job: Job, placement: Placement = ON_CPU) -> TrainingProgram:

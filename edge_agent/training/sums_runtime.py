@@ -7,7 +7,6 @@ those of ONNX Runtime, equal to torch's up to rounding.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,44 +15,45 @@ from typing import Any
 import numpy as np
 
 from edge_agent.errors import JobError, NonRetryableJobError, UnusableModelError
-from edge_agent.machine.state import leaves_model
 from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation
 from edge_agent.storage.shared_sums import read_shared_sums
-from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, ORIENTATION, PARITY, UNTRAINED, Job
+from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, Job
+from edge_agent.training.limits import RoundBudget
 from edge_agent.training.local_data import LocalData, noun
-from edge_agent.training.processor import ON_CPU
 from edge_agent.training.program_candidate import write_checkpoint
-from edge_agent.training.round_budget import RoundBudget
-from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, blaming_model, require_whole_broadcast
+from edge_agent.training.runtime import (
+    Orientation,
+    Parity,
+    SentUpload,
+    TrainedRound,
+    TrainingRuntime,
+    blaming_model,
+    parity_examples,
+    require_whole_broadcast,
+)
 from export.program.standalone import constants_of, with_constants
 from export.runtime import Session
 from federation.aggregation.pseudo_labels import pseudo_labelled_head
 from federation.aggregation.ridge_numpy import (
-    FAR,
     FixedSums,
     RidgeHead,
     RidgeOptions,
     check_believable,
-    feature_moments,
     solve,
     solve_mean,
     sums_of,
     travelling,
 )
 from federation.protocol import arrays
-from federation.rounds.gains import Gains
 from federation.rounds.serving import (
-    ADAPTED,
     PERSONALIZED,
     PERSONALIZED_ANY_ORIENTATION,
     SHARED_ANY_ORIENTATION,
     SHARED_HEAD,
-    usable_heads,
 )
 from federation.training.schedule import WindowCopies
 from federation.training.window_changes import window_copies
-from gaitway.tasks import task_of
 from gaitway.tasks.classification import confusion
 from har_pipeline import ClientWindows
 
@@ -64,17 +64,17 @@ GRAM, MOMENT = "memory/gram", "memory/moment"
 """A client's own sums, as one that torch has trained keeps them too."""
 PARITY_EXAMPLES = 256
 MAX_LOGIT_DELTA = 1e-4
-ROUNDS = "a continuous federation has heads, and no candidates of rounds"
 
 
-class SumsRuntime:
-    """Everything that a job works with; see `edge_agent.training.runtime.TrainingRuntime`."""
+class SumsRuntime(TrainingRuntime):
+    """Sums whole numbers of the network's features, and solves heads; there is nothing to train."""
 
-    has_global_model, trains, keeps_partial_work, placement = True, False, False, ON_CPU
+    refusal = "a continuous federation has heads, and no candidates of rounds"
+    has_global_model, trains, keeps_partial_work = True, False, False
 
     def __init__(self, job: Job, settings: Preparation, data: LocalData, network: bytes) -> None:
-        self.job, self.settings, self.data = job, settings, data
-        self.task, self.options = task_of(job.plan.task), RidgeOptions.of(job.plan.method)
+        super().__init__(job, settings, data)
+        self.options = RidgeOptions.of(job.plan.method)
         self._network, self._session = network, Session.load(network, threads=job.threads)
         with blaming_model():
             self._shared = read_shared_sums(job.broadcast, len(job.plan.labels))
@@ -105,11 +105,6 @@ class SumsRuntime:
             raise UnusableModelError(reason)
         return opened
 
-    @property
-    def primary_metric(self) -> str:
-        """Name of the task's."""
-        return self.task.primary_metric
-
     def load_client(self) -> tuple[FixedSums | None, Mapping[str, Any]]:
         """Return the sums that were sent last, if there are any; they leave no residual.
 
@@ -124,29 +119,21 @@ class SumsRuntime:
             raise JobError("the kept client state is another than the plan asks for; delete the data folder")
         return FixedSums(kept[GRAM], kept[MOMENT]), {}
 
-    def measured_as_received(self, client: FixedSums | None) -> Measurement:
-        """Measure the head of everybody's sums and those that were sent before, on the holdout."""
-        return self.measured(client)
+    def received(self, client: FixedSums | None) -> FixedSums | None:
+        """Return a client as it is: everybody's sums are added where a head is solved."""
+        return client
 
-    def measured(self, client: FixedSums | None) -> Measurement:
-        """Measure the head that a client has, or without sums of its own the shared one, on the holdout."""
-        truth = self.data.holdout.y
-        answered = self._heads(client)[SHARED_HEAD if client is None else PERSONALIZED].classes(
+    def statistics(self, client: FixedSums | None) -> dict[str, np.ndarray]:
+        """Compare the answers of the client's own head, or without sums of its own those of the shared one."""
+        answered = self.heads(client)[SHARED_HEAD if client is None else PERSONALIZED].classes(
             self._features("holdout")
         )
-        found = {"confusion": confusion(truth, answered, len(self.job.plan.labels))}
-        sound = self.task.soundness(found, len(truth), self.job.plan.labels, noun(self.settings))
-        return Measurement(self.task.scores(found), sound, self.task.scores_by_class(found))
+        return {"confusion": confusion(self.data.holdout.y, answered, len(self.job.plan.labels))}
 
     def train(self, client: FixedSums | None, budget: RoundBudget) -> TrainedRound:
         """Sum up the windows anew: what is sent replaces what was sent before."""
         own = self._sums(self._features("train"), self.data.train)
         return TrainedRound(own, {"gram": own.gram, "moment": own.moment}, float("nan"), 0)
-
-    def class_counts(self) -> list[int] | None:
-        """Count the training examples of each class."""
-        counted: list[int] = np.bincount(self.data.train.y, minlength=len(self.job.plan.labels)).tolist()
-        return counted
 
     def sent(self, trained: TrainedRound, residual: Any) -> SentUpload:
         """Write the sums, which travel as they are, and keep them."""
@@ -154,69 +141,11 @@ class SumsRuntime:
         upload = arrays.encode(trained.upload, compression=self.job.compression)
         return SentUpload(upload, arrays.encode(kept))
 
-    def write_summand(self, trained: TrainedRound, steps: int, path: Path, gains: Gains) -> dict[str, Any]:
-        """Refuse: secure sums are of rounds."""
-        raise NonRetryableJobError(ROUNDS)
-
     def is_trained(self) -> bool:
         """Whether anybody's sums are in the broadcast."""
         return self._shared.clients > 0
 
-    def shared_model(self, client: FixedSums) -> RidgeHead:
-        """Refuse: `update_heads` makes the heads."""
-        raise NonRetryableJobError(ROUNDS)
-
-    def personal_model(self, client: FixedSums) -> RidgeHead:
-        """Refuse: `update_heads` makes the heads."""
-        raise NonRetryableJobError(ROUNDS)
-
-    def midway_model(self, first: RidgeHead, second: RidgeHead) -> RidgeHead:
-        """Refuse: the heads of sums are mixtures of the two already."""
-        raise NonRetryableJobError(ROUNDS)
-
-    def answers(self, served: RidgeHead, data: LocalData) -> np.ndarray:
-        """Refuse: heads are compared once they are files."""
-        raise NonRetryableJobError(ROUNDS)
-
-    def retrain(self, fold: LocalData) -> FixedSums:
-        """Refuse: heads are chosen by the holdout alone."""
-        raise NonRetryableJobError(ROUNDS)
-
-    def save(self, served: RidgeHead, folder: Path, round_number: int) -> None:
-        """Refuse: `update_heads` makes the files."""
-        raise NonRetryableJobError(ROUNDS)
-
-    def export(self, checkpoints: Mapping[Path, Path]) -> None:
-        """Refuse: `update_heads` makes the files."""
-        raise NonRetryableJobError(ROUNDS)
-
-    def update_heads(self, client: FixedSums | None) -> None:
-        """Make of the newest sums each head that the device can serve with, as ONNX and as a checkpoint.
-
-        Raises:
-            NonRetryableJobError: if there is none yet.
-        """
-        job = self.job
-        own = self.load_client()[0] if client is None else client
-        if not leaves_model(job.plan):
-            return
-        heads = usable_heads(self._heads(own), is_trained=self.is_trained(), is_labelled=self.data.is_labelled)
-        if not heads:
-            raise NonRetryableJobError(UNTRAINED)
-        features = self._features("train")
-        lies = self._orientation(features)
-        if not self.data.is_labelled:
-            described = self.options, self.columns
-            adapted = pseudo_labelled_head(
-                self._shared.sums, self._shared.clients, features, *described, is_far=bool(lies["is_far"])
-            )
-            heads |= {ADAPTED: adapted} if adapted else {}
-        version = max(0, job.round - 1) if job.kind == "train" else job.round
-        for name, head in heads.items():
-            self._save_head(job.out / HEADS / name, head, version)
-        write_file(job.out / HEADS / ORIENTATION, json.dumps(lies).encode())
-
-    def _heads(self, own: FixedSums | None) -> dict[str, RidgeHead]:
+    def heads(self, own: FixedSums | None) -> dict[str, RidgeHead]:
         """Solve every head; the personal ones of no sums of one's own are the shared ones."""
         options, damping = self.options, self.options.damping
         shared, others = self._shared.sums, options.own_weight * max(1, self._shared.clients)
@@ -231,6 +160,21 @@ class SumsRuntime:
                 PERSONALIZED_ANY_ORIENTATION: solve(shared, own, others, damping, self.columns),
             }
         return found
+
+    def orientation(self) -> Orientation:
+        """Measure how far gravity lies from what is usual, by the features that say it (`models.har_features`)."""
+        columns = self._session.metadata.gravity_columns
+        return Orientation.of(self._shared.sums, columns, self._features("train")[:, list(columns)])
+
+    def adapted_head(self, client: FixedSums | None, *, is_far: bool) -> RidgeHead | None:
+        """Let the windows count as what the shared head names them."""
+        features, described = self._features("train"), (self.options, self.columns)
+        return pseudo_labelled_head(self._shared.sums, self._shared.clients, features, *described, is_far=is_far)
+
+    def save_heads(self, heads: Mapping[str, RidgeHead], version: int) -> None:
+        """Lay each head into the network's file, and write its checkpoint."""
+        for name, head in heads.items():
+            self._save_head(self.job.out / HEADS / name, head, version)
 
     def _sums(self, features: np.ndarray, windows: ClientWindows) -> FixedSums:
         """Sum over windows with these features, and over the copies of them that the plan asks for."""
@@ -249,29 +193,24 @@ class SumsRuntime:
         weight, bias = head.weight.astype(np.float32), head.bias.astype(np.float32)
         if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
             raise UnusableModelError("a head has NaN or infinity in it: the broadcast's sums are not sound")
-        spec = self.settings.input_spec(self.data.mean, self.data.std)
+        spec = self.input_spec
         metadata = replace(
             self._session.metadata, round=version, parent_sha256=self.job.model.sha256, input=spec, method=METHOD
         )
         model = with_constants(self._network, {WEIGHT: weight, BIAS: bias}, metadata.to_properties())
-        examples = np.concatenate([self.data.holdout.x, self.data.train.x])[:PARITY_EXAMPLES]
-        exported, theirs = Session.load(model).predict(examples), head.scores(self._session.predict(examples).embedding)
-        difference = float(np.abs(exported.logits - theirs).max(initial=0))
-        if not difference <= MAX_LOGIT_DELTA:
+        examples = parity_examples(self.data, PARITY_EXAMPLES)
+        origin = f"{noun(self.settings)} of this device, against the solved head"
+        scores = head.scores(self._session.predict(examples).embedding)
+        parity = Parity.of(Session.load(model).predict(examples).logits, scores, origin)
+        if not parity.max_abs_diff <= MAX_LOGIT_DELTA:
             raise NonRetryableJobError(
-                f"a head's file answers {difference:.2e} beside what was solved; expected at most {MAX_LOGIT_DELTA:.0e}"
+                f"a head's file answers {parity.max_abs_diff:.2e} beside what was solved; expected at most "
+                f"{MAX_LOGIT_DELTA:.0e}"
             )
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / MODEL, model)
         write_checkpoint(self.job, folder / CHECKPOINT, self._state(model), spec, version)
-        parity = {
-            "max_abs_diff": difference,
-            "argmax_agreement": float((exported.logits.argmax(1) == theirs.argmax(1)).mean()) if len(examples) else 1.0,
-            "windows": len(examples),
-            "windows_from": f"{len(examples)} {noun(self.settings)} of this device, against the solved head",
-            "batch_agreement": None,
-        }
-        write_file(folder / PARITY, json.dumps(parity).encode())
+        parity.write(folder)
 
     def _state(self, model: bytes) -> arrays.Arrays:
         """Return the network's parameters and buffers as its file has them."""
@@ -282,15 +221,6 @@ class SumsRuntime:
             free[list(self.columns)] = 1
             state["orientation_free"] = free
         return state
-
-    def _orientation(self, features: np.ndarray) -> dict[str, Any]:
-        """Say how far gravity lies from what is usual, by the features that say it (`models.har_features`)."""
-        columns = self._session.metadata.gravity_columns
-        usual = feature_moments(self._shared.sums, columns) if columns else None
-        if usual is None or not len(features):
-            return {"distance": None, "is_far": False}
-        distance = usual.distance(features[:, list(columns)].astype(np.float64).mean(0))
-        return {"distance": distance, "is_far": distance > FAR}
 
 
 def _needs_torch(job: Job, data: LocalData) -> str:

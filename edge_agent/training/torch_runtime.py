@@ -6,25 +6,33 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from edge_agent.errors import JobError, NonRetryableJobError, UnusableModelError
-from edge_agent.machine.state import leaves_model
 from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation
-from edge_agent.training.candidate import export_candidates, export_heads, save_candidate, save_heads
-from edge_agent.training.checkpoints import EpochCheckpoints
-from edge_agent.training.job import HEADS, ORIENTATION, UNTRAINED, Job, is_out_of_memory
+from edge_agent.training.job import Job, is_out_of_memory
+from edge_agent.training.limits import ON_CPU, Placement, RoundBudget, is_of_gpu
 from edge_agent.training.local_data import LocalData, noun
-from edge_agent.training.orientation import orientation_of
-from edge_agent.training.processor import ON_CPU, Placement, is_of_gpu
-from edge_agent.training.round_budget import RoundBudget
-from edge_agent.training.runtime import Measurement, SentUpload, TrainedRound, blaming_model, require_whole_broadcast
-from edge_agent.training.summand import write_numbers
+from edge_agent.training.runtime import (
+    Orientation,
+    SentUpload,
+    TrainedRound,
+    TrainingRuntime,
+    blaming_model,
+    require_whole_broadcast,
+)
+from edge_agent.training.torch_files import (
+    EpochCheckpoints,
+    export_candidates,
+    export_heads,
+    save_candidate,
+    save_heads,
+)
 from federation import wire
 from federation.aggregation.averaging import midway
 from federation.aggregation.ridge_numpy import FixedSums, check_believable
@@ -36,7 +44,7 @@ from federation.records.head import with_placeholder_head
 from federation.records.tree import map_tree
 from federation.rounds.gains import Gains
 from federation.rounds.server_round import keeps_partial_work
-from federation.rounds.serving import ADAPTED, usable_heads
+from federation.secure_sums.summation import encoded, layout_of
 from federation.tasks import task_from_json
 from federation.tasks.task import arrays
 from federation.training.client_round import steps_of, train_one
@@ -49,24 +57,24 @@ from federation.wire.schema import check_tree, schema_of, size_limit, upload_sch
 from har_pipeline import ClientWindows
 from models import build
 from models.errors import ModelError
+from models.har_features import gravity_columns, mean_gravity
 from models.mae import with_decoder
 
 EVALUATION_BATCH = 256
 """The simulation's default: ALP looks at the whole batch, so scores compare only at equal sizes."""
 
 
-class TorchRuntime(NamedTuple):
-    """Everything that a job works with; see `edge_agent.training.runtime.TrainingRuntime`."""
+class TorchRuntime(TrainingRuntime):
+    """Trains with torch, on the GPU where there is one: what is kept, sent and exported lies in the CPU's memory."""
 
-    job: Job
-    settings: Preparation
-    data: LocalData
-    module: nn.Module
-    setup: Setup
-    initial: Client
-    broadcast: Tree
-    placement: Placement = ON_CPU
-    """Only what is computed goes there: what is kept, sent and exported lies in the CPU's memory."""
+    def __init__(
+        self, job: Job, settings: Preparation, data: LocalData, placement: Placement, module: nn.Module, setup: Setup
+    ) -> None:
+        super().__init__(job, settings, data, placement)
+        self.module, self.setup = module, setup
+        self.refusal = f"the method {setup.method.name} trains in rounds, and makes no heads of sums"
+        self.initial = setup.method.init_client_state(initial_client(module), setup.training)
+        self.broadcast = _broadcast(job, setup, self.initial)
 
     @classmethod
     def open(cls, job: Job, settings: Preparation, data: LocalData, placement: Placement = ON_CPU) -> TorchRuntime:
@@ -84,13 +92,11 @@ class TorchRuntime(NamedTuple):
             return with_decoder(build(spec.name, classes=len(plan.labels), **spec.options), task.decoder)
 
         module = initial_model(make, plan.training.seed)
-        initial = method.init_client_state(initial_client(module), plan.training)
         net, rounds = _network(module, placement), plan.rounds.rounds
         setup = Setup(method, plan.training, net, task, rounds=rounds, has_secret_noise=True)
         if (statistics := data.statistics) is not None and data.channel_axis == -1:
             setup = replace(setup, channels=ChannelScale.of(statistics.mean, statistics.std))
-        broadcast = _broadcast(job, setup, initial)
-        opened = cls(job, settings, data, module, setup, initial, broadcast, placement)
+        opened = cls(job, settings, data, placement, module, setup)
         opened._check_input()
         return opened
 
@@ -108,11 +114,6 @@ class TorchRuntime(NamedTuple):
     def keeps_partial_work(self) -> bool:
         """Whether an update is used whose client had no time for all steps."""
         return keeps_partial_work(self.job.plan.rounds, self.setup.method)
-
-    @property
-    def primary_metric(self) -> str:
-        """Name of the task's."""
-        return self.setup.task.primary_metric
 
     def load_client(self) -> tuple[Client, Tree]:
         """Return the client as its last round left it, or the initial one, and what its last upload lost.
@@ -133,16 +134,14 @@ class TorchRuntime(NamedTuple):
                 raise JobError(f"the kept client state has other {name} than the plan asks for; delete the data folder")
         return kept, residual
 
-    def measured_as_received(self, client: Client) -> Measurement:
-        """Measure a client on the holdout with the broadcast laid over it."""
-        return self.measured(self.setup.method.receive(client, self.broadcast)[0])
+    def received(self, client: Client) -> Client:
+        """Lay the broadcast over a client."""
+        return self.setup.method.receive(client, self.broadcast)[0]
 
-    def measured(self, client: Client) -> Measurement:
-        """Measure a client on the holdout."""
-        data, task = self.data, self.setup.task
-        found = measure(self.setup, self._there(client), self._examples(data, data.holdout), EVALUATION_BATCH)
-        sound = task.soundness(arrays(found), len(data.holdout), self.job.plan.labels, noun(self.settings))
-        return Measurement(task.metrics(found), sound, task.class_scores(found))
+    def statistics(self, client: Client) -> Mapping[str, np.ndarray]:
+        """Measure a client on the holdout, in the simulation's batches."""
+        examples = self._examples(self.data, self.data.holdout)
+        return arrays(measure(self.setup, self._there(client), examples, EVALUATION_BATCH))
 
     def train(self, client: Client, budget: RoundBudget) -> TrainedRound:
         """Run the round, a checkpoint an epoch, until it is done or the budget says stop.
@@ -172,9 +171,13 @@ class TorchRuntime(NamedTuple):
         return SentUpload(sent.data, wire.encode(dict(kept._asdict())))
 
     def write_summand(self, trained: TrainedRound, steps: int, path: Path, gains: Gains) -> dict[str, Any]:
-        """Write what the device adds to the round's secure sum, as whole numbers; return what they mean."""
+        """Write the update, and what the device reports of its models, as the method's whole numbers."""
+        setup, secure = self.setup, self.job.plan.secure
         update = Update(self.job.device, len(self.data.train.y), steps, trained.upload)
-        return write_numbers(path, self.setup, self.initial, self.job.plan, update, self.broadcast, gains)
+        layout = layout_of(setup.method, setup.training, self.initial, secure)
+        numbers = encoded(setup.method, layout, update, self.broadcast, secure, gains)
+        write_file(path, numbers.astype("<i8").tobytes())
+        return {"bound": layout.bound, "layout": layout.digest.hex()}
 
     def is_trained(self) -> bool:
         """Whether the broadcast serves with other parameters than the network that the federation began with.
@@ -211,7 +214,7 @@ class TorchRuntime(NamedTuple):
 
     def save(self, served: Client, folder: Path, round_number: int) -> None:
         """Write the checkpoint of a network into a folder; the round made it."""
-        save_candidate(self.job, self.settings, self.data, self.module, served, folder, round_number)
+        save_candidate(self.job, self.input_spec, self.module, served, folder, round_number)
 
     def export(self, checkpoints: Mapping[Path, Path]) -> None:
         """Write checkpoint, ONNX model and parity report into each folder, from the checkpoint that it stands for."""
@@ -259,37 +262,43 @@ class TorchRuntime(NamedTuple):
         if mismatch:
             raise NonRetryableJobError(mismatch)
 
-    def update_heads(self, client: Client | None) -> None:
-        """Make of the newest sums each head that the device can serve with."""
-        job, method = self.job, self.setup.method
-        if not isinstance(method, SumMethod):
-            raise NonRetryableJobError(f"the method {method.name} trains in rounds, and makes no heads of sums")
-        if client is None:
-            client, _ = method.receive(self.load_client()[0], self.broadcast)
-            client = method.refresh(client, self.broadcast)
-        if not leaves_model(job.plan):
-            return
-        heads = method.serving_models(client)
-        heads = usable_heads(heads, is_trained=self.is_trained(), is_labelled=self.data.is_labelled)
-        if not heads:
-            raise NonRetryableJobError(UNTRAINED)
-        lies = orientation_of(self.module, self.data, self.broadcast["sums"])
-        if adapted := self._adapted(method, client, is_far=lies.is_far):
-            heads[ADAPTED] = adapted
-        version = max(0, job.round - 1) if job.kind == "train" else job.round
-        first, began = copy.deepcopy(self.module), method.serving_model(self.initial)
-        first.load_state_dict({**with_placeholder_head(began.params), **began.buffers})
-        save_heads(job, self.settings, self.data, self.module, heads, version)
-        write_file(job.out / HEADS / ORIENTATION, lies.to_json())
-        export_heads(job, self.data, first)
+    @property
+    def _sum_method(self) -> SumMethod:
+        if not isinstance(self.setup.method, SumMethod):
+            raise self.refused
+        return self.setup.method
 
-    def _adapted(self, method: SumMethod, client: Client, *, is_far: bool) -> Client | None:
-        """Return what serves a device without labels that has windows enough; nothing of them is sent."""
-        if self.data.is_labelled:
-            return None
+    def refreshed_client(self) -> Client:
+        """Return the client that is kept, with the newest sums of everybody."""
+        return self._sum_method.refresh(self.received(self.load_client()[0]), self.broadcast)
+
+    def heads(self, client: Client) -> Mapping[str, Client]:
+        """Have the method make a network for each head."""
+        return self._sum_method.serving_models(client)
+
+    def orientation(self) -> Orientation:
+        """Measure how far gravity on all windows lies from that in the shared sums."""
+        return orientation_of(self.module, self.data, self.broadcast["sums"])
+
+    def adapted_head(self, client: Client, *, is_far: bool) -> Client | None:
+        """Have the method adapt the shared head to the features of the device's windows."""
         x = self._examples(self.data, self.data.train).x
         parts = [answer(self.setup, self._there(client), part).features for part in torch.split(x, EVALUATION_BATCH)]
-        return method.adapted_model(client, self.broadcast, torch.cat(parts), is_far=is_far)
+        return self._sum_method.adapted_model(client, self.broadcast, torch.cat(parts), is_far=is_far)
+
+    def save_heads(self, heads: Mapping[str, Client], version: int) -> None:
+        """Write a checkpoint for each head, and export them all from the network that the federation began with."""
+        first, began = copy.deepcopy(self.module), self._sum_method.serving_model(self.initial)
+        first.load_state_dict({**with_placeholder_head(began.params), **began.buffers})
+        save_heads(self.job, self.input_spec, self.module, heads, version)
+        export_heads(self.job, self.data, first)
+
+
+def orientation_of(module: nn.Module, data: LocalData, shared: Tree) -> Orientation:
+    """Measure how far gravity on all windows (n, window, 6) of a device lies from that in the shared sums."""
+    columns, x = gravity_columns(module), data.train.x
+    gravity = mean_gravity(module, torch.from_numpy(x)).numpy()[None] if columns and len(x) else np.empty((0, 0))
+    return Orientation.of(FixedSums.of(shared), columns, gravity)
 
 
 def _network(module: nn.Module, placement: Placement) -> Network:

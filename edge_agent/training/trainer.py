@@ -21,8 +21,8 @@ from edge_agent.machine.state import leaves_model
 from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import Preparation, preparation_from_json
 from edge_agent.storage.window_store import WindowStore
-from edge_agent.training.folds import cross_validate, validation_obstacle
-from edge_agent.training.held_out import HeldOut
+from edge_agent.training.comparison import HeldOut
+from edge_agent.training.cross_validation import cross_validate, validation_obstacle
 from edge_agent.training.job import (
     CHECKPOINT,
     CLIENT_STATE,
@@ -38,6 +38,16 @@ from edge_agent.training.job import (
     memory_cap_error,
     midway_path,
 )
+from edge_agent.training.limits import (
+    ON_CPU,
+    Placement,
+    RoundBudget,
+    checkpoint_path,
+    fallback,
+    first_line,
+    is_of_gpu,
+    place,
+)
 from edge_agent.training.local_data import (
     LocalData,
     noun,
@@ -46,14 +56,12 @@ from edge_agent.training.local_data import (
     read_unlabelled_data,
     window_keys,
 )
-from edge_agent.training.processor import ON_CPU, Placement, fallback, first_line, is_of_gpu, place
-from edge_agent.training.round_budget import RoundBudget, checkpoint_path
 from edge_agent.training.runtime import Client, Measurement, TrainingRuntime, blaming_model
 from federation.protocol.messages import class_score_names
 from federation.rounds.gains import MAX_CLASSES
 from federation.rounds.serving import PERSONAL
 from gaitway.errors import GaitwayError
-from gaitway.tasks import TRIVIAL, task_of
+from gaitway.tasks import TRIVIAL
 from har_pipeline import PipelineSettings
 
 EXPECTED = (GaitwayError, AgentError, OSError)
@@ -166,7 +174,7 @@ def export_kept(job: Job, candidate: Path) -> None:
         for folder, path in checkpoints.items():
             export_by_program(job, data, path, folder)
         return
-    from edge_agent.training.candidate import export_candidates
+    from edge_agent.training.torch_files import export_candidates
 
     export_candidates(job, data, checkpoints)
 
@@ -184,7 +192,7 @@ def train(context: TrainingRuntime) -> Client:
     job, data = context.job, context.data
     begun = time.monotonic()
     client, residual = context.load_client()
-    before = context.measured_as_received(client)
+    before = context.measured(context.received(client))
     path = checkpoint_path(job.checkpoints, job, data.train, context.placement.processor)
     budget = RoundBudget(path, job.round_s, lambda epoch: emit(event="epoch", epoch=epoch))
     with blaming_model("training from the server's model diverges"):
@@ -198,7 +206,7 @@ def train(context: TrainingRuntime) -> Client:
         "examples": len(data.train.y),
         "steps": steps,
         "class_counts": context.class_counts(),
-        "metric": context.primary_metric,
+        "metric": context.task.primary_metric,
         # a device without holdout windows has no scores, and JSON no NaN
         "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
         "gains": gains,
@@ -293,7 +301,7 @@ def adopt(context: TrainingRuntime) -> bool:
     Raises:
         NonRetryableJobError: if nobody has trained it yet, and the device has no holdout to measure it on.
     """
-    job, task, reason = context.job, task_of(context.job.plan.task), ""
+    job, task, reason = context.job, context.task, ""
     if not context.has_global_model:
         reason = f"the method {job.plan.method.get('name')} has no global model"
     elif not task.is_served:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import http.client
 import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from edge_agent.errors import ConfigError, DownloadError
 from edge_agent.storage.data_folder import move_file, sha256_of
 from edge_agent.transport.renewal import CredentialRenewal
-from edge_agent.transport.server_connection import asked_again, tls_context
+from edge_agent.transport.server_connection import ServerAnswer, ServerConnection, in_turn, whole_answer
 from federation.protocol.messages import BlobPointer
 from gaitway.files import opener, private_folder
 
@@ -61,7 +58,7 @@ class BlobDownloader:
         try:
             self._download_or_renew(url, pointer, part)
         except (OSError, ConfigError, http.client.HTTPException) as error:
-            raise DownloadError(f"cannot download {url}: {_reason(error)}") from error
+            raise DownloadError(f"cannot download {url}: {str(error) or type(error).__name__}") from error
         digest = sha256_of(part)
         if digest != pointer.sha256:
             part.unlink()
@@ -83,62 +80,57 @@ class BlobDownloader:
 
     def _download_or_renew(self, url: str, pointer: BlobPointer, part: Path) -> None:
         key = self._renewal.api_key() if self._renewal else None
-        try:
-            asked_again(lambda: self._download(url, pointer, part, key))
-        except urllib.error.HTTPError as error:
-            renewal = self._renewal
-            if error.code != http.client.UNAUTHORIZED or not renewal or not renewal.key_refused(key):
-                raise
-            error.close()
-            asked_again(lambda: self._download(url, pointer, part, renewal.api_key()))
+        answer = in_turn(lambda: self._download(url, pointer, part, key))
+        renewal = self._renewal
+        if answer.status == http.client.UNAUTHORIZED and renewal and renewal.key_refused(key):
+            answer = in_turn(lambda: self._download(url, pointer, part, renewal.api_key()))
+        if answer.status >= http.client.MULTIPLE_CHOICES:
+            phrase = http.client.responses.get(answer.status, "")
+            raise DownloadError(f"cannot download {url}: the server answered {answer.status} {phrase}".rstrip())
 
-    def _download(self, url: str, pointer: BlobPointer, part: Path, key: str | None) -> None:
+    def _download(self, url: str, pointer: BlobPointer, part: Path, key: str | None) -> ServerAnswer:
+        """Download what is missing of a blob; what the server says where it does not give it, redirections too."""
         have = part.stat().st_size if part.is_file() else 0
         if have > pointer.size:
             part.unlink()
             have = 0
         if have == pointer.size and have:
-            return
-        tls = urllib.request.HTTPSHandler(context=tls_context(self._ca_file))
-        within = urllib.request.build_opener(_NoOtherOrigin, tls)
-        with within.open(self.request(url, pointer, have, key), timeout=self.timeout_s) as answer:
-            resumed = answer.status == http.client.PARTIAL_CONTENT
-            have = have if resumed else 0
-            with open(part, "ab" if resumed else "wb", opener=opener) as file:
-                while block := answer.read(BLOCK_BYTES):
-                    have += len(block)
-                    if have > pointer.size:
-                        file.close()
-                        part.unlink()
-                        raise DownloadError(f"{url} sends more than the {pointer.size:,} bytes announced")
-                    file.write(block)
+            return ServerAnswer(http.client.OK, b"")
+        parts = urlsplit(url)
+        connection = ServerConnection(f"{parts.scheme}://{parts.netloc}", self.timeout_s, self._ca_file)
+        target = parts._replace(scheme="", netloc="", fragment="").geturl()
+        try:
+            answer = connection.begin("GET", target, None, self.headers(url, pointer, have, key))
+            if answer.status not in (http.client.OK, http.client.PARTIAL_CONTENT):
+                return whole_answer(answer)
+            self._write(url, pointer, part, answer)
+        finally:
+            connection.close()
+        return ServerAnswer(http.client.OK, b"")
+
+    def _write(self, url: str, pointer: BlobPointer, part: Path, answer: http.client.HTTPResponse) -> None:
+        resumed = answer.status == http.client.PARTIAL_CONTENT
+        have = part.stat().st_size if resumed and part.is_file() else 0
+        with open(part, "ab" if resumed else "wb", opener=opener) as file:
+            while block := answer.read(BLOCK_BYTES):
+                have += len(block)
+                if have > pointer.size:
+                    file.close()
+                    part.unlink()
+                    raise DownloadError(f"{url} sends more than the {pointer.size:,} bytes announced")
+                file.write(block)
         if have < pointer.size:
             raise DownloadError(f"{url} ended after {have:,} of {pointer.size:,} bytes")
 
-    def request(self, url: str, pointer: BlobPointer, have: int, key: str | None) -> urllib.request.Request:
-        """Return what asks for a blob from byte `have` on; `key` goes to no redirection, and to the server alone."""
+    def headers(self, url: str, pointer: BlobPointer, have: int, key: str | None) -> dict[str, str]:
+        """Return what asks for a blob from byte `have` on; `key` goes to the server alone."""
         headers = {"Range": f"bytes={have}-", "If-Range": f'"{pointer.sha256}"'} if have else {}
-        request = urllib.request.Request(url, headers=headers)
-        if key and url.startswith(self.base_url):
-            # for this server alone: not for another that a pointer or a redirect names
-            request.add_unredirected_header("Authorization", f"Bearer {key}")
-        return request
+        return headers | ({"Authorization": f"Bearer {key}"} if key and url.startswith(self.base_url) else {})
 
     def _prune(self) -> None:
         newest = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in newest[CACHE_SIZE:]:
             path.unlink()
-
-
-class _NoOtherOrigin(urllib.request.HTTPRedirectHandler):
-    """Goes where a server sends it only within the server."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
-        if _origin(newurl) != _origin(req.full_url):
-            raise DownloadError(f"{req.full_url} sends this device on to {newurl[:200]}, which is not its server's")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _origin(url: str) -> tuple[str, str, int] | None:
@@ -154,12 +146,3 @@ def _origin(url: str) -> tuple[str, str, int] | None:
 
 
 _PORTS = {"http": 80, "https": 443}
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        with error:
-            return f"the server answered {error.code} {error.reason}"
-    if isinstance(error, urllib.error.URLError):
-        return str(error.reason)
-    return str(error) or type(error).__name__

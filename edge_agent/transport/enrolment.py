@@ -11,8 +11,6 @@ import json
 import os
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -35,7 +33,7 @@ from edge_agent.storage.credentials import (
     write_credentials,
 )
 from edge_agent.storage.data_folder import write_file
-from edge_agent.transport.server_connection import asked_again, tls_context
+from edge_agent.transport.server_connection import ServerConnection, in_turn
 from federation.errors import WireError
 from federation.privacy.promises import PrivacyPromises
 from federation.protocol.enrolment_uri import EnrolmentUri, is_enrolment_uri, read_enrolment_uri
@@ -203,29 +201,25 @@ def warning_about(server: str) -> str:
     return f"{server} is not https: whoever listens on the way can read the token and the credentials"
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Follow nobody elsewhere with a token."""
-
-
 def _ask(who: Applicant, path: str, fields: dict[str, Any], expected: str) -> EnrolmentAnswer:
     """Post to the server, and keep what it answers if that is of the server whose key has that fingerprint.
 
     The first answer's promises of privacy are pinned, before the operator's approval too.
     """
     url = who.server.rstrip("/") + path
-    request = urllib.request.Request(url, json.dumps(fields).encode(), {"Content-Type": "application/json"})
+    connection = ServerConnection(who.server, who.timeout_s, who.ca_file)
+    body, headers = json.dumps(fields).encode(), {"Content-Type": "application/json"}
     try:
-        body = asked_again(lambda: _answer_to(request, who))
-    except urllib.error.HTTPError as error:
-        with error:
-            kind = RevokedError if error.code == http.client.FORBIDDEN else EnrolError
-            raise kind(_refusal(url, error.code, error.read(ANSWER_BYTES))) from None
+        reply = in_turn(lambda: connection.request("POST", path, body, headers))
     except (OSError, http.client.HTTPException) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise EnrolError(f"cannot reach {url}: {reason}; is [server] url right, and the server running?") from error
+        raise EnrolError(f"cannot reach {url}: {error}; is [server] url right, and the server running?") from error
+    finally:
+        connection.close()
+    if reply.status >= http.client.MULTIPLE_CHOICES:
+        kind = RevokedError if reply.status == http.client.FORBIDDEN else EnrolError
+        raise kind(_refusal(url, reply.status, reply.body))
     try:
-        answer = EnrolmentAnswer.model_validate_json(body)
+        answer = EnrolmentAnswer.model_validate_json(reply.body)
     except ValidationError as error:
         raise EnrolError(f"{url} does not answer as Gaitway's server does: {first_problem(error)}") from error
     if answer.device != who.device:
@@ -241,13 +235,6 @@ def _ask(who: Applicant, path: str, fields: dict[str, Any], expected: str) -> En
     if answer.credentials is not None:
         write_credentials(who.folder, answer.credentials)
     return answer
-
-
-def _answer_to(request: urllib.request.Request, who: Applicant) -> bytes:
-    tls = urllib.request.HTTPSHandler(context=tls_context(who.ca_file))
-    with urllib.request.build_opener(_NoRedirects, tls).open(request, timeout=who.timeout_s) as reply:
-        body: bytes = reply.read(ANSWER_BYTES)
-        return body
 
 
 def _known_server(folder: Path) -> str:

@@ -14,7 +14,7 @@ from edge_agent.config.settings import Config
 from edge_agent.machine.events import Connected, Disconnected
 from edge_agent.storage.broker_address import broker_place, require_place
 from edge_agent.transport.http_link import HttpLink
-from edge_agent.transport.link import Link, LinkEvent
+from edge_agent.transport.link import Link, LinkEvent, LinkOptions
 from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.renewal import CredentialRenewal
 from federation.protocol.messages import DeviceStatus
@@ -182,21 +182,14 @@ def open_link(
     """
     me, in_flight = config.agent, config.uploads.in_flight
 
+    def options(post: Callable[[LinkEvent], None]) -> LinkOptions:
+        return LinkOptions(me.federation, me.device, in_flight, post, renewal, verify)
+
     def mqtt(post: Callable[[LinkEvent], None]) -> Link:
-        return Broker(
-            require_place(config),
-            me.federation,
-            me.device,
-            in_flight=in_flight,
-            post=post,
-            renewal=renewal,
-            verify=verify,
-        )
+        return Broker(require_place(config), options(post))
 
     def http(post: Callable[[LinkEvent], None]) -> Link:
-        return HttpLink(
-            config.server, me.federation, me.device, in_flight=in_flight, post=post, renewal=renewal, verify=verify
-        )
+        return HttpLink(config.server, options(post))
 
     match config.server.transport:
         case "http":

@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import re
-import ssl
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from edge_agent.errors import ConfigError
 from edge_agent.storage.consent import HOME_ASSISTANT_PROBLEM, home_assistant_is_off, note_topics, noted_topics
 from edge_agent.storage.credentials import first_line
 from edge_agent.storage.state_store import StateStore
+from edge_agent.transport.server_connection import tls_context
 from gaitway.plain_text import label_text
 from gaitway.secret_fields import revealed
 from gaitway.threads import guarded, run_in_thread
@@ -77,12 +77,7 @@ class HomeAssistant:
             password = revealed(section.password) or first_line(section.password_file, "home_assistant")
             client.username_pw_set(section.username, password)
         if section.tls:
-            try:
-                client.tls_set_context(ssl.create_default_context(cafile=section.ca_file))
-            except (OSError, ssl.SSLError) as error:
-                raise ConfigError(
-                    f"[home_assistant] ca_file {section.ca_file} cannot be read as PEM: {error}"
-                ) from error
+            client.tls_set_context(tls_context(section.ca_file, "home_assistant"))
         client.on_connect = guarded("home assistant", self._on_connect)
         client.on_connect_fail = guarded("home assistant", self._on_connect_fail)
         client.on_disconnect = guarded("home assistant", self._on_disconnect)

@@ -9,16 +9,14 @@ from __future__ import annotations
 import http.client
 import queue
 import random
-import ssl
 import threading
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from edge_agent.config.settings import ServerSection
 from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Disconnected
-from edge_agent.transport.link import POLL_S, REFUSED_HINT, Link, LinkEvent, MessageDelivered
-from edge_agent.transport.server_connection import ServerAnswer, ServerConnection, certificate_todo
+from edge_agent.transport.link import POLL_S, REFUSED_HINT, Link, LinkOptions, MessageDelivered
+from edge_agent.transport.server_connection import ServerAnswer, ServerConnection
 from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, write
@@ -50,21 +48,6 @@ _ENDED = {
 }
 
 
-class KeySource(Protocol):
-    """The device's key for the server; `edge_agent.transport.renewal` reads it from a file that may change."""
-
-    claim_problem: str
-
-    def api_key(self) -> str | None:
-        """Return the key, as it is now; None for a device that has not enrolled."""
-
-    def taken(self) -> None:
-        """Note that the server has taken it."""
-
-    def key_refused(self, key: str | None) -> bool:
-        """Note that the server refuses it; return whether there is another now."""
-
-
 class _Post(NamedTuple):
     """A message on its way up; `mid` is 0 for a status."""
 
@@ -76,27 +59,18 @@ class _Post(NamedTuple):
 class HttpLink(Link):
     """One device's stream, and the thread that posts."""
 
-    peer: ClassVar[str] = "the server"
+    peer: ClassVar[str] = "server"
+    address_setting: ClassVar[str] = "[server] url"
 
-    def __init__(
-        self,
-        settings: ServerSection,
-        federation: str,
-        device: str,
-        *,
-        in_flight: int,
-        post: Callable[[LinkEvent], None],
-        renewal: KeySource,
-        verify: Callable[[Kind, bytes], bytes],
-    ) -> None:
-        super().__init__(federation, device, post=post, verify=verify)
-        self.settings, self._renewal = settings, renewal
+    def __init__(self, settings: ServerSection, options: LinkOptions) -> None:
+        super().__init__(options)
+        self.settings = settings
         self._key: str | None = None
         self._last_id = ""
         self._lost = ""  # why the present connection is of no use any more
         self._down = ServerConnection(settings.url, settings.timeout_s, settings.ca_file)
         self._mids = 0
-        self._outbound: queue.Queue[_Post] = queue.Queue(in_flight + 4)  # begin and end beside the chunks
+        self._outbound: queue.Queue[_Post] = queue.Queue(options.in_flight + 4)  # begin and end beside the chunks
         self._status: _Post | None = None  # the newest alone
         self._lock = threading.Lock()
         self._sender: _Sender | None = None
@@ -117,7 +91,7 @@ class HttpLink(Link):
     # ---- the stream
 
     def _serve(self) -> None:
-        self._key, self._lost = self._renewal.api_key(), ""
+        self._key, self._lost = self._credentials.api_key(), ""
         try:
             while (ended := self._follow()) == "lifetime" and not self._stopping.is_set():
                 pass  # nothing is lost: the server keeps what it says meanwhile
@@ -160,7 +134,6 @@ class HttpLink(Link):
             return f"the server's stream broke off: {str(error) or type(error).__name__}"
 
     def _begin(self) -> None:
-        self._renewal.taken()
         self._sender = _Sender(self)
         self._connected.set()
         self._was_taken()
@@ -212,16 +185,12 @@ class HttpLink(Link):
             sender.finish(timeout_s)
         self._disconnect()
 
-    def _renew(self) -> str | None:
-        return None if self._renewal.key_refused(self._key) else self._renewal.claim_problem
+    def _has_others(self) -> bool:
+        return self._credentials.key_refused(self._key)
 
-    def _why_not(self, error: OSError) -> str:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            todo = "set [server] url to a name in it, and ca_file to the authority that signed it"
-            server = f"the server at {self.settings.url}"
-            todo = certificate_todo(error, todo)
-            return f"the certificate of {server} can't be verified: {error.verify_message}; {todo}"
-        return f"no server at {self.settings.url}: {error.strerror or error}"
+    @property
+    def _address(self) -> str:
+        return self.settings.url
 
     # ---- what the sender asks for
 

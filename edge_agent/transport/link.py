@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import random
 import secrets
+import ssl
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from edge_agent.errors import ConfigError, TrustError
 from edge_agent.machine.events import (
@@ -27,6 +28,8 @@ from edge_agent.machine.events import (
     MessageRejected,
     Offered,
 )
+from edge_agent.storage.credentials import Login
+from edge_agent.transport.server_connection import certificate_todo
 from federation.errors import WireError
 from federation.protocol.messages import (
     Acknowledgement,
@@ -80,24 +83,54 @@ LinkEvent = (
 )
 
 
-class Link(ABC):
-    """One device's connection; `post` and `verify` are called from the network thread.
+class LinkCredentials(Protocol):
+    """How the device introduces itself; `edge_agent.transport.renewal` reads it from files that may change."""
 
-    `verify` returns the body of a message that is the server's, or raises TrustError.
+    claim_problem: str
+    """Why the server gives no new credentials; empty if that is not known."""
+
+    def login(self) -> Login:
+        """Name, password and client id at the broker, as they are now."""
+
+    def api_key(self) -> str | None:
+        """Return the key for the server, as it is now; None for a device that has not enrolled."""
+
+    def taken(self) -> None:
+        """Note that the other end has taken them."""
+
+    def login_refused(self, who: Login) -> bool:
+        """Note that the broker refuses them; return whether there are others now."""
+
+    def key_refused(self, key: str | None) -> bool:
+        """Note that the server refuses the key; return whether there is another now."""
+
+
+@dataclass(frozen=True)
+class LinkOptions:
+    """What every link needs; it calls `post` and `verify` on its network thread.
+
+    `verify` returns the body of a message that is the server's, or raises TrustError. `in_flight`: chunks of an upload.
     """
 
-    peer: ClassVar[str]
-    """Who takes the connection, in words."""
+    federation: str
+    device: str
+    in_flight: int
+    post: Callable[[LinkEvent], None]
+    credentials: LinkCredentials
+    verify: Callable[[Kind, bytes], bytes]
 
-    def __init__(
-        self,
-        federation: str,
-        device: str,
-        *,
-        post: Callable[[LinkEvent], None],
-        verify: Callable[[Kind, bytes], bytes],
-    ) -> None:
-        self.federation, self.device, self.post = federation, device, post
+
+class Link(ABC):
+    """One device's connection."""
+
+    peer: ClassVar[str]
+    """Who takes the connection: broker or server."""
+    address_setting: ClassVar[str]
+    """What names it."""
+
+    def __init__(self, options: LinkOptions) -> None:
+        self.federation, self.device, self.post = options.federation, options.device, options.post
+        self._credentials, verify = options.credentials, options.verify
         self._readers: dict[Kind, Callable[[bytes], LinkEvent | None]] = {
             Kind.ANNOUNCEMENT: lambda data: Announced(read(Announcement, verify(Kind.ANNOUNCEMENT, data))),
             Kind.INVITATION: lambda data: Invited(read(Invitation, verify(Kind.INVITATION, data))),
@@ -157,15 +190,21 @@ class Link(ABC):
         """Say the last word, if there is time, and end the connection for good."""
 
     @abstractmethod
-    def _renew(self) -> str | None:
-        """Look for other credentials than those that were refused; None if there are.
+    def _has_others(self) -> bool:
+        """Look for other credentials than those that were refused."""
 
-        Else why there are none, or an empty text if that is not known yet.
-        """
-
+    @property
     @abstractmethod
+    def _address(self) -> str:
+        """Where the other end is."""
+
     def _why_not(self, error: OSError) -> str:
         """Say in words why there is no connection."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            todo = f"set {self.address_setting} to a name in it, and ca_file to the authority that signed it"
+            certificate = f"the certificate of the {self.peer} at {self._address} can't be verified"
+            return f"{certificate}: {error.verify_message}; {certificate_todo(error, todo)}"
+        return f"no {self.peer} at {self._address}: {error.strerror or error}"
 
     def _handle_message(self, kind: Kind, payload: bytes, where: str) -> None:
         """Post what a message says; an empty one removes what was retained, and says nothing."""
@@ -181,6 +220,7 @@ class Link(ABC):
 
     def _was_taken(self) -> None:
         """Note that the other end has let us in."""
+        self._credentials.taken()
         self._taken, self._told = time.monotonic(), False
         self.post(Connected())
 
@@ -224,7 +264,8 @@ class Link(ABC):
             self._hold_s = MIN_HOLD_S
         self._short_lived += lasted_s < STABLE_S
         if self._short_lived >= SHORT_LIVED and not self.stop_reason:
-            self.post(Disconnected(f"{self.peer} took this device {self._short_lived} times and soon {DUPLICATE_HINT}"))
+            often = f"the {self.peer} took this device {self._short_lived} times and soon"
+            self.post(Disconnected(f"{often} {DUPLICATE_HINT}"))
         return self._short_lived < SHORT_LIVED
 
     def _hold(self) -> float:
@@ -237,8 +278,9 @@ class Link(ABC):
         return wait_s
 
     def _renewed(self) -> bool:
-        why_not = self._renew()
-        if why_not and not self._told:
+        if self._has_others():
+            return True
+        if (why_not := self._credentials.claim_problem) and not self._told:
             self.post(Disconnected(f"{self._refusal}; {why_not}"))
             self._told = True
-        return why_not is None
+        return False

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
@@ -20,64 +19,38 @@ from edge_agent.config.brokers import BrokerPlace
 from edge_agent.machine.events import Disconnected
 from edge_agent.storage.credentials import Login
 from edge_agent.transport import server_connection
-from edge_agent.transport.link import POLL_S, REFUSED_HINT, Link, LinkEvent, MessageDelivered
+from edge_agent.transport.link import POLL_S, REFUSED_HINT, Link, LinkOptions, MessageDelivered
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, write
 from federation.protocol.over_http import kinds_of
-from federation.protocol.signing import Kind
 from gaitway.threads import ThreadFailure, guarded
 
 
-class CredentialSource(Protocol):
-    """How the device introduces itself; `edge_agent.transport.renewal` reads it from files that may change."""
-
-    claim_problem: str
-
-    def login(self) -> Login:
-        """Name, password and client id, as they are now."""
-
-    def taken(self) -> None:
-        """Note that the broker has taken them."""
-
-    def login_refused(self, who: Login) -> bool:
-        """Note that the broker refuses them; return whether there are others now."""
-
-
-def tls_context(settings: BrokerPlace) -> ssl.SSLContext:
+def tls_context(place: BrokerPlace) -> ssl.SSLContext:
     """Return what believes only the configured authorities, and only a certificate for the broker's name.
 
     Raises:
         ConfigError: if the authorities' file cannot be read.
     """
-    return server_connection.tls_context(settings.ca_file, "broker")
+    return server_connection.tls_context(place.ca_file, "broker")
 
 
 class Broker(Link):
     """One device's connection to its broker."""
 
-    peer: ClassVar[str] = "the broker"
+    peer: ClassVar[str] = "broker"
+    address_setting: ClassVar[str] = "[broker] host"
 
-    def __init__(
-        self,
-        settings: BrokerPlace,
-        federation: str,
-        device: str,
-        *,
-        in_flight: int,
-        post: Callable[[LinkEvent], None],
-        renewal: CredentialSource,
-        verify: Callable[[Kind, bytes], bytes],
-    ) -> None:
-        super().__init__(federation, device, post=post, verify=verify)
-        self.settings = settings
-        self._kinds = kinds_of(federation, device)
-        self._in_flight, self._renewal = in_flight, renewal
+    def __init__(self, place: BrokerPlace, options: LinkOptions) -> None:
+        super().__init__(options)
+        self.place, self._in_flight = place, options.in_flight
+        self._kinds = kinds_of(options.federation, options.device)
         self._ended = threading.Event()
         self._last_status: paho.MQTTMessageInfo | None = None
         self._client: paho.Client | None = None  # while the broker has taken us
         self._who: Login | None = None  # as which we tried last
-        if settings.tls:
-            tls_context(settings)  # a file that cannot be read is said before anything starts
+        if place.tls:
+            tls_context(place)  # a file that cannot be read is said before anything starts
 
     @property
     def _status_topic(self) -> str:
@@ -107,14 +80,12 @@ class Broker(Link):
                 self._last_status.wait_for_publish(timeout_s)
             client.disconnect()
 
-    def _renew(self) -> str | None:
-        if self._who is not None and self._renewal.login_refused(self._who):
-            return None
-        return self._renewal.claim_problem
+    def _has_others(self) -> bool:
+        return self._who is not None and self._credentials.login_refused(self._who)
 
     def _why_refused(self) -> str:
         """Say what the broker has said and, where the server was asked why, its answer; empty if it refuses nothing."""
-        return "; ".join(filter(None, (self._refusal, self._renewal.claim_problem))) if self._refusal else ""
+        return "; ".join(filter(None, (self._refusal, self._credentials.claim_problem))) if self._refusal else ""
 
     def _new_client(self, who: Login) -> paho.Client:
         client = paho.Client(
@@ -128,8 +99,8 @@ class Broker(Link):
         client.will_set(self._status_topic, write(DeviceStatus(state="offline")), qos=1)
         if who.username is not None:
             client.username_pw_set(who.username, who.password)
-        if self.settings.tls:
-            client.tls_set_context(tls_context(self.settings))  # anew: the authority's file may have been replaced
+        if self.place.tls:
+            client.tls_set_context(tls_context(self.place))  # anew: the authority's file may have been replaced
         client.on_connect = guarded("mqtt", self._on_connect, self._callback_failed)
         client.on_disconnect = guarded("mqtt", self._on_disconnect, self._callback_failed)
         client.on_message = guarded("mqtt", self._on_message, self._callback_failed)
@@ -138,10 +109,10 @@ class Broker(Link):
 
     def _serve(self) -> None:
         """Connect, and serve the connection until it ends."""
-        self._who = self._renewal.login()
+        self._who = self._credentials.login()
         client = self._new_client(self._who)
         self._ended.clear()
-        client.connect(self.settings.host, self.settings.port, self.settings.keepalive_s)
+        client.connect(self.place.host, self.place.port, self.place.keepalive_s)
         client.loop_start()
         while not self._ended.wait(POLL_S):
             if self._stopping.is_set():
@@ -149,13 +120,9 @@ class Broker(Link):
                 break
         client.loop_stop()
 
-    def _why_not(self, error: OSError) -> str:
-        place = f"{self.settings.host}:{self.settings.port}"
-        if isinstance(error, ssl.SSLCertVerificationError):
-            todo = "set [broker] host to a name in it, and ca_file to the authority that signed it"
-            todo = server_connection.certificate_todo(error, todo)
-            return f"the certificate of the broker at {place} can't be verified: {error.verify_message}; {todo}"
-        return f"no broker at {place}: {error.strerror or error}"
+    @property
+    def _address(self) -> str:
+        return f"{self.place.host}:{self.place.port}"
 
     def _callback_failed(self, failure: ThreadFailure) -> None:
         self._client = None
@@ -167,7 +134,6 @@ class Broker(Link):
             self._refusal = f"the broker refuses this device: {code}; {REFUSED_HINT}"
             return
         self._client = client
-        self._renewal.taken()
         client.subscribe([(topic, 1) for topic in self._kinds])
         self._was_taken()
 

@@ -15,11 +15,10 @@ import random
 import socket
 import ssl
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from edge_agent.errors import ConfigError
@@ -32,8 +31,6 @@ MAX_WAITS = 20
 _RETRY_S = 1.0
 OUT_OF_DATE = (9, 10)
 """OpenSSL's codes of certificates that are not valid yet, or no longer."""
-
-Result = TypeVar("Result")
 
 
 class ServerAnswer(NamedTuple):
@@ -92,14 +89,14 @@ class ServerConnection:
             HTTPException: if the answer is none of HTTP.
         """
         try:
-            answer = self.begin(method, path, body, headers)
-            data = answer.read(ANSWER_BYTES + 1)
-            if len(data) > ANSWER_BYTES or answer.will_close:
+            response = self.begin(method, path, body, headers)
+            answer = whole_answer(response)
+            if len(answer.body) > ANSWER_BYTES or response.will_close:
                 self.close()
         except (OSError, http.client.HTTPException):
             self.close()
             raise
-        return ServerAnswer(answer.status, data, _seconds(answer.getheader("Retry-After")))
+        return answer
 
     def begin(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
         """Send a request and read the beginning of the answer; the rest is the caller's to read."""
@@ -163,23 +160,22 @@ def _login_of(proxy: SplitResult) -> dict[str, str]:
     return {"Proxy-Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
 
 
-def asked_again(request: Callable[[], Result]) -> Result:
-    """Return what a request returns; where the server takes too many, send it again when it says.
+def in_turn(request: Callable[[], ServerAnswer]) -> ServerAnswer:
+    """Return the answer to a request; where the server takes too many, send it again when it says.
 
     A whole fleet may share its address or its key, so devices do not come back all at once.
-
-    Raises:
-        HTTPError: another answer than that, or after `MAX_WAITS` of them.
     """
     for _ in range(MAX_WAITS):
-        try:
-            return request()
-        except urllib.error.HTTPError as error:
-            if error.code != http.client.TOO_MANY_REQUESTS:
-                raise
-            error.close()
-            time.sleep(_seconds(error.headers.get("Retry-After")) * random.uniform(1.0, 1.5))
+        answer = request()
+        if answer.status != http.client.TOO_MANY_REQUESTS:
+            return answer
+        time.sleep(answer.retry_after_s * random.uniform(1.0, 1.5))
     return request()
+
+
+def whole_answer(answer: http.client.HTTPResponse) -> ServerAnswer:
+    """Read what is left of an answer, no more than a byte beyond what any message has."""
+    return ServerAnswer(answer.status, answer.read(ANSWER_BYTES + 1), _seconds(answer.getheader("Retry-After")))
 
 
 def _seconds(header: str | None) -> float:

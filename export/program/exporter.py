@@ -2,7 +2,8 @@
 
 The graphs are `Method.receive` and `Method.upload`, `federation.training.local_round`'s step for each set of parameters
 that a phase trains, and its sums, what `Method.predict` answers with the task's statistics of it, and what of a new
-client the server does not send.
+client the server does not send. The model that a client serves with is a graph too, `model`: a device lays its own
+numbers and statistics into it (`export.program.standalone`), and needs no exporter for an ONNX file as others have it.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from export.program.archive import write_program
-from export.program.errors import ProgramError
-from export.program.manifest import DTYPES, GraphEntry, Manifest, PhaseEntry, TensorType
+from export.program.manifest import DTYPES, GraphEntry, Manifest, PhaseEntry, TensorType, digest_of
 from export.program.recorder import UnsupportedOperatorError
-from export.program.serving import answers_alike, served_of, serving_graphs, untrained_digest
 from export.program.tracing import TracedFunction, as_dicts, trace
-from federation.method import empty_training_stats
+from export.runtime import ProgramError
+from federation.method import Method, empty_training_stats
 from federation.methods import method_from_json, method_to_json
 from federation.plan import Plan, window_change_incompatibility
-from federation.records import Batch, Client, Phase, Tree
+from federation.records import Batch, Client, Phase, Tensors, Tree
 from federation.records.tree import flatten, select, unflatten
 from federation.tasks import task_from_json, task_to_json
 from federation.training.client_round import STATS_BATCH_SIZE
@@ -32,6 +33,7 @@ from federation.training.local_round import Setup, sums_with, training_step, tra
 from federation.training.optimizers import Optimizer, optimizer_for, sgd
 from gaitway.tasks import TargetKind
 from models import build
+from models.layers.alp import set_inference
 from models.model import Model
 
 EVALUATION_BATCH = 256
@@ -283,3 +285,55 @@ def _types(tree: Any) -> dict[str, TensorType]:
 
 def _type(value: Tensor) -> TensorType:
     return TensorType(dtype=DTYPES[str(value.dtype).removeprefix("torch.")], shape=tuple(value.shape))
+
+
+SERVED = "served"
+
+
+def served_of(method: Method, client: Client) -> Tree:
+    """Return the parameters and buffers of the network that a client serves with."""
+    served = method.serving_model(client)
+    kept = select(served.buffers, lambda name: not name.endswith(NOISE_STATE))
+    return {SERVED: {"params": served.params, "buffers": kept}}
+
+
+def serving_graphs(
+    method: Method, module: nn.Module, received: Client, broadcast: Tree, x: Tensor
+) -> Iterable[tuple[str, TracedFunction]]:
+    """Trace what a client serves with, what the server's model serves with, and the network on one example x (1, …)."""
+    yield "serving", trace(lambda client: served_of(method, client), {"client": received})
+
+    def global_model(client: Client, broadcast: Tree) -> Tree:
+        return served_of(method, method.global_model(client, broadcast))
+
+    if method.has_global_model:
+        yield "global_model", trace(global_model, {"client": received, "broadcast": broadcast})
+    else:
+        yield "global_model", TracedFunction(None, {}, {}, {})
+    served = served_of(method, received)[SERVED]
+    # windows (T, C) have their channels last, images (C, H, W) first
+    shape = (x.shape[-1],) if x.dim() == 3 else (x.shape[1], 1, 1)
+    inputs = {"mean": torch.zeros(shape), "std": torch.ones(shape)}
+    noise = {name: value for name, value in received.buffers.items() if name.endswith(NOISE_STATE)}
+    set_inference(module, "row")
+    module.eval()
+
+    def model(served: Mapping[str, Tensors], input: Tensors, x: Tensor) -> Tree:
+        state = {**served["params"], **served["buffers"], **noise}
+        features, logits, *_ = functional_call(module, state, ((x - input["mean"]) / input["std"],))
+        return {"logits": logits, "embedding": features}
+
+    yield "model", trace(model, {SERVED: served, "input": inputs, "x": x})
+
+
+def answers_alike(method: Method, module: nn.Module) -> bool:
+    """Whether the network answers an example as the method's clients are scored: by its logits, whatever the batch."""
+    return type(method).predict is Method.predict and not set_inference(module, "row")
+
+
+def untrained_digest(method: Method, client: Client, broadcast: Tree) -> str | None:
+    """Return the digest of the server's model as the federation begins; None where the method has no such model."""
+    if not method.has_global_model:
+        return None
+    found = served_of(method, method.global_model(client, broadcast))
+    return digest_of({name: value.detach().numpy() for name, value in flatten(as_dicts(found)).items()})

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from export.program.errors import ProgramError
 from export.program.manifest import PhaseEntry, TensorType
 from export.program.runtime import Arrays, TrainingProgram, checked, zeros
+from export.runtime import ProgramError
 from federation.seeds import noise_seed
 from federation.training.schedule import DRAWS, Schedule, in_order, rate_of_round, rate_sum, schedule
 from federation.training.window_changes import ChannelScale, changed_windows
@@ -27,17 +27,23 @@ SUMS = {name: TensorType(dtype="float64", shape=()) for name in ("progress/loss"
 
 
 class DeviceExamples(NamedTuple):
-    """A client's labelled examples, as the network takes them: x (n, …), y (n,)."""
+    """A client's labelled examples, as the network takes them: x (n, …), y (n,).
+
+    `scale` is what windows are normalized by, None where they are raw: the plan may have them changed as they were
+    measured.
+    """
 
     x: NDArray[Any]
     y: NDArray[Any]
+    scale: ChannelScale | None = None
 
 
 class RoundIdentity(NamedTuple):
-    """Whose round it is, and which: what order and masks are drawn by."""
+    """Whose round it is, and which: what order and masks are drawn by. `max_steps`: None for all that the plan asks."""
 
     client_id: str
     round_number: int
+    max_steps: int | None = None
 
 
 class RoundOutcome(NamedTuple):
@@ -52,8 +58,7 @@ class RoundOutcome(NamedTuple):
 class ProgramRound:
     """A local round that goes on step by step.
 
-    `client` is what an earlier round left, {} for a new one; `saved` what this round had come to before. `scale` is
-    what windows are normalized by, None where they are raw: the plan may have them changed as they were measured.
+    `client` is what an earlier round left, {} for a new one; `saved` what this round had come to before.
 
     Raises:
         ProgramError: if client, broadcast, examples or `saved` are not what the program takes.
@@ -66,12 +71,9 @@ class ProgramRound:
         broadcast: Mapping[str, NDArray[Any]],
         examples: DeviceExamples,
         identity: RoundIdentity,
-        *,
-        max_steps: int | None = None,
         saved: Mapping[str, NDArray[Any]] | None = None,
-        scale: ChannelScale | None = None,
     ) -> None:
-        self.program, self._manifest, self._scale = program, program.manifest, scale
+        self.program, self._manifest, self._scale = program, program.manifest, examples.scale
         self._examples = _checked_examples(program, examples)
         training = self._manifest.training
         self._rate = rate_of_round(training, identity.round_number, self._manifest.rounds)
@@ -82,7 +84,7 @@ class ProgramRound:
             seed=training.seed,
             client_id=identity.client_id,
             round_number=identity.round_number,
-            max_steps=max_steps,
+            max_steps=identity.max_steps,
             draws=0 if training.augmentation.is_off else DRAWS,
         )
         self.epoch = self._batch = self.steps = 0
@@ -282,4 +284,5 @@ def _checked_examples(program: TrainingProgram, examples: DeviceExamples, least:
     classes = manifest.training.classes
     if examples.y.dtype.kind == "i" and count and not 0 <= examples.y.min() <= examples.y.max() < classes:
         raise ProgramError(f"classes from {examples.y.min()} to {examples.y.max()}; expected 0 to {classes - 1}")
-    return DeviceExamples(**checked(examples._asdict(), kinds, "the examples"))
+    found = checked({"x": examples.x, "y": examples.y}, kinds, "the examples")
+    return DeviceExamples(found["x"], found["y"], examples.scale)

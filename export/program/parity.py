@@ -6,25 +6,31 @@ One step tells too little: where two of its inputs share memory, a graph can be 
 from __future__ import annotations
 
 import math
+import time
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.table import Table
 from torch import Tensor
 
-from export.program.errors import ProgramError
-from export.program.exporter import EVALUATION_BATCH, Federation, module_of
+from export.program.exporter import EVALUATION_BATCH, Federation, export_program, federation_of, module_of
 from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, RoundOutcome, measure, served_by, train
 from export.program.runtime import Arrays, TrainingProgram
 from export.program.tracing import as_dicts
+from export.runtime import ProgramError
+from federation.plan.plan import read_plan
 from federation.records import Client, Examples, Update
 from federation.records.tree import flatten, map_tree
 from federation.tasks.task import arrays
 from federation.training.client_round import train_one, train_stacked
 from federation.training.local_round import LocalRound
 from federation.training.prediction import measure as measure_with_torch
+from gaitway.files import write_file
 from models.layers.alp import ALP, set_inference
 
 ROUNDING_FACTOR = 10.0
@@ -111,10 +117,8 @@ def run_both(
         program,
         {} if client is None else as_arrays({"client": client}),
         as_arrays({"broadcast": federation.broadcast}),
-        DeviceExamples(examples.x.numpy(), examples.y.numpy()),
-        RoundIdentity(DEVICE, round_number),
-        max_steps=max_steps,
-        scale=federation.setup.channels,
+        DeviceExamples(examples.x.numpy(), examples.y.numpy(), federation.setup.channels),
+        RoundIdentity(DEVICE, round_number, max_steps),
     )
     return PairedRound(train(device_round), theirs)
 
@@ -252,3 +256,47 @@ def as_arrays(tree: Any) -> Arrays:
 
 def _device_examples(examples: Examples) -> DeviceExamples:
     return DeviceExamples(examples.x.numpy(), examples.y.numpy())
+
+
+def write_program_file(plan: Path, out: Path, examples: Path | None) -> Table:
+    """Export a plan's program, hold a round of it against torch's, and write it.
+
+    Raises:
+        GaitwayError: if the plan is not one that a program can be made of, or the gate is not passed.
+    """
+    federation = federation_of(read_plan(plan))
+    begun = time.monotonic()
+    data = export_program(federation)
+    seconds = time.monotonic() - begun
+    program = TrainingProgram.load(data)
+    batch = federation.setup.training.batch_size
+    given = generated_examples(federation, batch + batch // 2 + 1) if examples is None else _read(examples, federation)
+    parity = check_round(federation, program, given)
+    write_file(out, data)
+    return _table(out, program, parity, seconds)
+
+
+def _read(path: Path, federation: Federation) -> Examples:
+    expected = f"an .npz with x (n, {', '.join(map(str, federation.x))}) and y (n,)"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            x, y = np.asarray(file["x"], np.float32), np.asarray(file["y"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        raise ProgramError(f"{path}: {error}; expected {expected}") from None
+    if x.shape[1:] != federation.x or y.shape != x.shape[:1]:
+        raise ProgramError(f"{path}: x {x.shape}, y {y.shape}; expected {expected}")
+    return Examples(torch.from_numpy(x), torch.from_numpy(y))
+
+
+def _table(out: Path, program: TrainingProgram, parity: RoundParity, seconds: float) -> Table:
+    table = Table(title=f"{out}: {out.stat().st_size / 1e3:.0f} kB, exported in {seconds:.1f} s", show_header=False)
+    for name, entry in program.manifest.graphs.items():
+        table.add_row(name, f"{entry.nodes:,} nodes" if entry.file else "computes nothing")
+    table.add_row(
+        f"after {parity.steps} steps",
+        f"|Δ| {parity.difference:.1e} from torch; of rounding alone {parity.rounding:.1e}; "
+        f"of any tensor at most {parity.ratio:.1f} times",
+    )
+    for name, score in parity.scores.items():
+        table.add_row(name, f"{score:.4f}; torch {parity.torch_scores[name]:.4f}")
+    return table

@@ -17,7 +17,7 @@ from torch.func import functionalize
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from export.program.errors import ProgramError
+from export.runtime import ProgramError
 
 Decompositions = dict[Any, Callable[..., Any]]
 

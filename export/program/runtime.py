@@ -15,9 +15,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from export.program.archive import MAX_FILE_BYTES, ProgramFile, read_program
-from export.program.errors import ProgramError
 from export.program.manifest import OUTPUT, GraphEntry, Manifest, TensorType
-from export.runtime import LOAD_ERRORS
+from export.runtime import LOAD_ERRORS, ProgramError
 
 Arrays = dict[str, NDArray[Any]]
 """Arrays by their paths, such as `client/params/head.0.weight`."""

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.program.errors import ProgramError
-from export.program.graph_check import fields_of
+from export.program.archive import fields_of
 from export.program.manifest import OUTPUT
+from export.runtime import ProgramError
 
 MODEL_GRAPH, MODEL_PROPERTIES = 7, 14
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT = 1, 5, 11, 12

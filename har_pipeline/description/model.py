@@ -1,4 +1,4 @@
-"""What a description of somebody's recordings can say, key by key; docs/data-description.md is its reference.
+"""What a description of somebody's recordings can say, key by key; docs/data.md is its reference.
 
 files = 'subject(?P<client>\\d+)/(?P<activity>[a-z_]+)\\.csv'
 labels = ["walking", "sitting"]

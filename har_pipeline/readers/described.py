@@ -1,7 +1,7 @@
 """Data sets whose layout a description says: anybody's recordings, and published sets with a TOML file beside this one.
 
 Anybody's description is in the options, as `har_pipeline describe` writes it. A published set's TOML file has it in the
-section `description` (see docs/data-description.md); it is strict, because a published set is as it was
+section `description` (see docs/data.md); it is strict, because a published set is as it was
 published, or refused. The keys above that section say what the set is called, where it is found and whose it is:
 
 - `archives`: an expression of the archives' names that are worth opening; `expected`: what is looked for, in words

@@ -28,19 +28,17 @@ from sim.sweep.arena.measures import FOLDER as SUMMARIES
 from sim.sweep.arena.measures import MEASURES_OF_NEW, CellSummary, read_summaries, summarize
 from sim.sweep.arena.rendering import (
     FIGURES,
-    HEADS,
     render,
     render_figures,
     render_marks,
     render_measures,
-    render_papers,
 )
 from sim.sweep.arena.running import Places, commit_name, differences, draw_cell, run_table
 from sim.sweep.grid import Cell
 from sim.sweep.processes import CellPhase, run_cells
 
 DOCS = Path("docs")
-MARKED = (*(Path(f"docs/{name}.md") for name in ("choosing", "methods", "privacy")), Path("README.md"))
+MARKED = (*(Path(f"docs/{name}.md") for name in ("methods", "privacy")), Path("README.md"))
 """Documents whose numbers between marks are rendered."""
 
 app = typer.Typer(no_args_is_help=True, help="Tables of results: declared in experiments/, run, and rendered.")
@@ -108,11 +106,10 @@ def render_command(
         bool, typer.Option("--check", help="Write nothing; exit with 1 where a page is not what would be written.")
     ] = False,
 ) -> None:
-    """Write the pages of results, their figures and the numbers between marks elsewhere, from the summaries alone."""
+    """Write the page of results, its figures and the numbers between marks elsewhere, from the summaries alone."""
     with cli_errors():
         known = read_summaries(SUMMARIES)
-        pages = {DOCS / f"{page}.md": render(TABLES, known, page) for page in HEADS}
-        pages |= {DOCS / "papers.md": render_papers(), DOCS / "measures.csv": render_measures(TABLES, known)}
+        pages = {DOCS / "results.md": render(TABLES, known), DOCS / "measures.csv": render_measures(TABLES, known)}
         pages |= {FIGURES / name: text for name, text in render_figures(TABLES, known).items()}
         for path in filter(Path.is_file, MARKED):
             pages[path] = render_marks(path.read_text("utf-8"), TABLES, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -107,9 +108,9 @@ class Bench:
             assert row is not None
             return announcement(session, row, chunk_bytes=1024)
 
-    def base_of(self, device: str) -> str:
+    def base_of(self, device: str, announced: Announcement | None = None) -> str:
         """Return the sha256 of what a device starts the present round from."""
-        announced = self.now()
+        announced = announced or self.now()
         assert announced.model is not None
         latest = self.wires.invitations(device)[-1:]
         invited = latest and latest[0].round == announced.round
@@ -117,8 +118,9 @@ class Bench:
 
     def update_of(self, device: str, **changes: Any) -> Parcel:
         """Generate a device's update of the present round; `changes` go into the manifest."""
-        base = self.base_of(device)
-        return generated(self.now(), self.runtime.blobs.read(base), device, **{"base_version": base, **changes})
+        announced = self.now()
+        base = self.base_of(device, announced)
+        return generated(announced, self.runtime.blobs.read(base), device, **{"base_version": base, **changes})
 
     def invited(self) -> tuple[str, ...]:
         """Return the devices that hold an invitation to the present round."""
@@ -208,12 +210,18 @@ def stream_access(runtime: Runtime) -> StreamAccess:
         return StreamAccess(runtime.open_streams, row.prefix)
 
 
+def copied(ended: Path, target: Path) -> Path:
+    """Copy the folder of a server that has ended, with that of its ledger beside it, and return the copy."""
+    shutil.copytree(ended.with_name(f"{ended.name}-ledger"), target.with_name(f"{target.name}-ledger"))
+    return shutil.copytree(ended, target)
+
+
 def wait_for(true: Callable[[], bool], *, seconds: float = 60.0) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
+        time.sleep(0.04)  # a look at a federation takes a server several milliseconds
 
 
 def coordinator_beside(runtime: Runtime, signer: Signer | None = None) -> Coordinator:

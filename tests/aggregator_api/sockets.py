@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from tests.live.real_parts import free_port
+from tests.ports import free_port
 
 RECEIVED = 4096
 """Bytes that a slow client's socket takes before the server has to wait."""

@@ -21,7 +21,8 @@ from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.settings import load
 from aggregator_api.http.serving import Certificate
 from aggregator_api.transport.mqtt.mosquitto.folders import issue_for_server
-from tests.live.real_parts import free_port, wait_for_port
+from tests.live.real_parts import wait_for_port
+from tests.ports import free_port
 
 
 def trusting(folder: Path) -> ssl.SSLContext:

@@ -29,19 +29,13 @@ from federation.records import Update
 from tests.aggregator_api.bench import wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, generated, status, tiny_plan
 from tests.live.real_parts import bearer
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.ci, pytest.mark.service]
 
 MOSQUITTO = shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
 START_S = 120.0
 ANSWER_S = 120.0
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:

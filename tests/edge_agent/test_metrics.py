@@ -13,12 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from edge_agent.errors import ConfigError
 from edge_agent.machine.state import Agent
 from edge_agent.supervisor.metrics import exporter
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.ports import free_port
 
 
 def test_the_figures_are_those_of_the_state_machine(tmp_path: Path) -> None:

@@ -37,14 +37,9 @@ from tests.edge_agent.factories import DEVICE, OPTIONS, announcement, invitation
 from tests.edge_agent.storage.locked import locked
 from tests.edge_agent.storage.test_state_store import make_job
 from tests.edge_agent.supervised import BUSY_S, SupervisedDevice, run, until
+from tests.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def config_file(folder: Path, port: int) -> Path:

@@ -23,6 +23,7 @@ from edge_agent.supervisor.background_tasks import BackgroundTasks, Evaluated
 from edge_agent.supervisor.conditions.watcher import ConditionWatcher
 from edge_agent.supervisor.metrics import gauges
 from edge_agent.training.job import JobEnded, TrainingProcess
+from edge_agent.transport.link import LinkOptions
 from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.renewal import CredentialRenewal
 from federation.plan import Plan
@@ -89,9 +90,9 @@ def test_a_model_is_loaded_again_after_a_failure(tmp_path: Path, monkeypatch: py
 
 
 def make_link(posted: queue.SimpleQueue[Any], login: Callable[[], Login]) -> Broker:
-    renewal: Any = SimpleNamespace(login=login, taken=lambda: None, said="", login_refused=lambda who: False)
+    renewal: Any = SimpleNamespace(login=login, taken=lambda: None, claim_problem="", login_refused=lambda who: False)
     section = BrokerSection(host="127.0.0.1", port=1)
-    return Broker(section, "f", "d", in_flight=2, post=posted.put, renewal=renewal, verify=lambda kind, data: data)
+    return Broker(section, LinkOptions("f", "d", 2, posted.put, renewal, lambda kind, data: data))
 
 
 def test_the_link_connects_again_after_a_failure() -> None:

@@ -14,11 +14,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from export.__main__ import app
-from export.gates import check_int8, check_parity
+from export.gates import check_int8, check_parity, generated_examples
 from export.images import ImageRecognizer, read_image
 from export.onnx_export import ExportReport, export_onnx, metadata_of
 from export.runtime import GateError, InputError, ModelFileError, Session
-from export.sample_examples import generated_examples
 from federation.tasks.segmentation import Segmentation
 from gaitway.images import Frame
 from gaitway.input_spec import Fit, InputSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from export.int8 import narrowed
+from export.graph import narrowed
 
 
 def test_narrowed_kernels_are_off_by_half_a_scale_at_most() -> None:

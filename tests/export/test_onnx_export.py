@@ -14,10 +14,9 @@ from onnx import numpy_helper
 from torch import nn
 
 from export import gates, onnx_export
-from export.gates import check_int8, check_parity
+from export.gates import check_int8, check_parity, generated_windows
 from export.onnx_export import export_onnx
 from export.runtime import GateError, InputError, ModelFileError, Session
-from export.sample_examples import generated_windows
 from federation.tasks.classification import Classification
 from gaitway.input_spec import InputSpec
 from gaitway.tasks import DEFAULT_TASK

@@ -11,9 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 from export.__main__ import app
+from export.gates import generated_examples
 from export.onnx_export import export_onnx, metadata_of
 from export.runtime import InputError, ModelFileError, Session
-from export.sample_examples import generated_examples
 from gaitway.input_spec import InputSpec
 from models import Model, build
 from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint

@@ -9,7 +9,6 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from sklearn.model_selection import StratifiedKFold
 
@@ -35,7 +34,6 @@ def client(y, start_s, name="c", seed=0) -> ClientWindows:
     return ClientWindows(name, x, np.asarray(y), np.asarray(start_s, float), np.zeros(len(y), np.int64))
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=120),
     steps=st.sampled_from([0.02, 0.32, 1.28, 2.56, 4.0]),
@@ -63,7 +61,6 @@ def test_no_test_window_overlaps_a_training_window_under_temporal(labels, steps,
         assert np.abs(start[each] - start[split.test]).min() < 2.56
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=120),
     steps=st.sampled_from([0.02, 0.32, 1.28, 2.56, 4.0]),
@@ -129,7 +126,6 @@ def kfold(windows: ClientWindows, fold: int = 0, seed: int = 0) -> Split:
     return split_client(windows, "kfold7_3", fold=fold, seed=seed, settings=PipelineSettings())
 
 
-@hypothesis_settings(max_examples=100, deadline=None)
 @given(
     runs=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 40)), min_size=1, max_size=12),
     seed=st.integers(0, 3),

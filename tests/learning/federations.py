@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gaitway.window_cache import default_cache_dir
 from sim.cli.options import build_experiment
 from sim.data.federated_data import FederatedData
 from sim.data.sources import get_source
@@ -35,11 +36,11 @@ _READ: dict[tuple[str, Path | None], FederatedData] = {}
 
 
 def loaded(settings: Experiment, root: Path | None, clients: int | None = None) -> FederatedData:
-    """Read a run's examples, of the first `clients` clients; what several runs share is read once."""
+    """Read a run's examples, of the first `clients` clients; what several runs share is read once, its windows kept."""
     seed = settings.training.seed if settings.partition else 0  # recordings are split in time, without a draw
     key = f"{settings.model_dump_json(include={'data', 'dataset', 'dataset_options', 'partition'})} {seed}", root
     if key not in _READ:
-        _READ[key] = load_data(resolve(settings), root, None, None)
+        _READ[key] = load_data(resolve(settings), root, default_cache_dir(), None)
     return _READ[key] if clients is None else first_clients(_READ[key], clients)
 
 

@@ -29,7 +29,8 @@ from edge_agent.supervisor.status import describe_device
 from edge_agent.supervisor.supervisor import Supervisor
 from edge_agent.transport.enrolment import Applicant, enrol
 from tests.edge_agent.factories import DEVICE, make_config, make_plan
-from tests.live.real_parts import Mosquitto, free_port
+from tests.live.real_parts import Mosquitto
+from tests.ports import free_port
 
 FEDERATION = "f"
 

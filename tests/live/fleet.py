@@ -20,7 +20,8 @@ import pytest
 
 from federation import wire
 from federation.records import Tree
-from tests.live.real_parts import SYSTEM, free_port, wait_for_port
+from tests.live.real_parts import SYSTEM, wait_for_port
+from tests.ports import free_port
 
 PATIENCE_S = float(os.environ.get("GAITWAY_PATIENCE_S", "900"))
 """For what should come: it ends a hang; a machine that is very busy may need more."""

@@ -25,6 +25,7 @@ from aggregator_api.storage.db.database import Database
 from aggregator_api.transport.mqtt.mosquitto import folders
 from aggregator_api.transport.mqtt.mosquitto.dynamic_security import DynamicSecurity
 from edge_agent.storage.credentials import Login
+from tests.ports import free_port
 
 SYSTEM = f"/usr/sbin{os.pathsep}{os.environ.get('PATH', '')}"
 START_S = 120.0
@@ -41,13 +42,6 @@ def bearer(key_file: Path) -> Callable[[httpx.Request], httpx.Request]:
         return request
 
     return show
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path, *, within_s: float = START_S) -> None:
@@ -139,7 +133,7 @@ class Given:
     """A device's name and password that stay as they are."""
 
     def __init__(self, who: Login) -> None:
-        self.who, self.said = who, ""
+        self.who, self.claim_problem = who, ""
 
     def login(self) -> Login:
         return self.who

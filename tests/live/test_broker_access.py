@@ -40,7 +40,8 @@ from tests.aggregator_api.bench import wait_for
 from tests.edge_agent.factories import DEVICE, make_config, make_plan
 from tests.live.enrolled_world import agent, until
 from tests.live.fleet import Program
-from tests.live.real_parts import Mosquitto, bearer, free_port, mosquitto, wait_for_port
+from tests.live.real_parts import Mosquitto, bearer, mosquitto, wait_for_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.ci, pytest.mark.service]
 

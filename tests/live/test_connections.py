@@ -11,8 +11,9 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from tests.live.real_parts import free_port, wait_for_port
+from tests.live.real_parts import wait_for_port
 from tests.live.test_proxies import nginx_conf, running
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.ci, pytest.mark.service]
 

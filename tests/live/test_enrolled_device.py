@@ -22,13 +22,14 @@ from edge_agent.errors import ConfigError
 from edge_agent.machine.events import Connected, Disconnected
 from edge_agent.storage.credentials import Login, read_credentials
 from edge_agent.storage.state_store import StateStore
-from edge_agent.transport.link import LinkEvent, MessageDelivered
+from edge_agent.transport.link import LinkEvent, LinkOptions, MessageDelivered
 from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.trust import Trust, newest_of
 from federation.protocol.messages import DeviceStatus
 from tests.edge_agent.factories import DEVICE, OPTIONS, make_plan
 from tests.live.fleet import PATIENCE_S, Program
-from tests.live.real_parts import Given, Mosquitto, free_port, mosquitto
+from tests.live.real_parts import Given, Mosquitto, mosquitto
+from tests.ports import free_port
 
 pytestmark = pytest.mark.service
 
@@ -51,7 +52,7 @@ class Device:
         place = BrokerPlace(**given)
         name, self.posted = username("f", "a"), queue.SimpleQueue[LinkEvent]()
         source, verify = Given(Login(name, name, password)), Trust("f", "a", None).open
-        self.broker = Broker(place, "f", "a", in_flight=4, post=self.posted.put, renewal=source, verify=verify)
+        self.broker = Broker(place, LinkOptions("f", "a", 4, self.posted.put, source, verify))
 
     def wait(self, kind: type[LinkEvent], seconds: float = ANSWER_S) -> Any:
         deadline = time.monotonic() + seconds

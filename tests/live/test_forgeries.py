@@ -19,7 +19,7 @@ from edge_agent.storage.credentials import manifest_signer
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.persistence import save_round
 from edge_agent.transport.chunk_sender import UploadSender
-from edge_agent.transport.link import LinkEvent
+from edge_agent.transport.link import LinkEvent, LinkOptions
 from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.renewal import CredentialRenewal
 from edge_agent.transport.trust import Trust
@@ -29,7 +29,8 @@ from federation.protocol.signing import Kind, wrap
 from tests.edge_agent.factories import DEVICE, announcement, invitation, make_config, pointer
 from tests.edge_agent.storage.test_state_store import make_job
 from tests.live.fleet import Program, mosquitto_of
-from tests.live.real_parts import free_port, wait_for_port
+from tests.live.real_parts import wait_for_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.ci, pytest.mark.service]
 
@@ -48,15 +49,8 @@ class World:
         wait_for_port(port, self.program.process, self.program.log)
         config = make_config(folder)
         self.trust = Trust("demo", DEVICE, KEY.public_key().public_bytes_raw())
-        self.device = Broker(
-            BrokerPlace(host="127.0.0.1", port=port),
-            "demo",
-            DEVICE,
-            in_flight=4,
-            post=self.posted.put,
-            renewal=CredentialRenewal(config),
-            verify=self.trust.open,
-        )
+        options = LinkOptions("demo", DEVICE, 4, self.posted.put, CredentialRenewal(config), self.trust.open)
+        self.device = Broker(BrokerPlace(host="127.0.0.1", port=port), options)
         self.device.start()
         self.next(Connected)
         self.attacker = paho.Client(CallbackAPIVersion.VERSION2)

@@ -14,8 +14,8 @@ from edge_agent.config.settings import SensorsSection
 from edge_agent.machine.commands import Evaluate, StartJob
 from edge_agent.serving.acceptance import evaluate_job
 from edge_agent.training import trainer
-from edge_agent.training.candidate import export_candidates
 from edge_agent.training.job import CHECKPOINT, make_job
+from edge_agent.training.torch_files import export_candidates
 from export.runtime import Session
 from federation.plan import Plan
 from gaitway.images import decode_image

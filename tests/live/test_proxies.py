@@ -28,7 +28,8 @@ from aggregator_api.http.api.routes.device_messages import MAX_CHUNK
 from aggregator_api.http.web.forms import MEDIA_TYPE
 from federation.protocol.messages import MESSAGE_BYTES
 from tests.conftest import REPOSITORY
-from tests.live.real_parts import SYSTEM, free_port, wait_for_port
+from tests.live.real_parts import SYSTEM, wait_for_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.ci, pytest.mark.service]
 

@@ -22,8 +22,9 @@ from aggregator_api.maintenance.backup import back_up
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.status import describe_device
 from tests.live.fleet import PATIENCE_S, Program, mosquitto_of
-from tests.live.real_parts import Postgres, bearer, free_port, mosquitto, postgres, wait_for_port
+from tests.live.real_parts import Postgres, bearer, mosquitto, postgres, wait_for_port
 from tests.live.walks import DEVICES, agent_toml, experiment_for, plan_of
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(1800)]
 

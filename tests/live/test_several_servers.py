@@ -26,7 +26,8 @@ from federation.protocol.messages import Acknowledgement, Announcement, read, wr
 from federation.protocol.signing import Kind, unwrap, wrap
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, generated, status, tiny_plan
 from tests.live.fleet import Program
-from tests.live.real_parts import Mosquitto, bearer, free_port, mosquitto, postgres
+from tests.live.real_parts import Mosquitto, bearer, mosquitto, postgres
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 

@@ -18,11 +18,11 @@ from tests.aggregator_api.generated_devices import tiny_plan
 from tests.browser import barriers, excess_width, launched, listen, needs_browser
 from tests.conftest import REPOSITORY
 from tests.live.fleet import PATIENCE_S
-from tests.live.real_parts import free_port
 from tests.live.test_phones import USED, a_plan
 from tests.live.test_proxies import certificate, nginx_conf, running
 from tests.live.test_proxies import server as server
 from tests.phone.test_page import CONTROLLED, walk
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -13,8 +13,9 @@ import pytest
 
 from federation import wire
 from tests.live.fleet import Program
-from tests.live.real_parts import bearer, free_port, mosquitto
+from tests.live.real_parts import bearer, mosquitto
 from tests.live.walks import DEVICES, ROUNDS, agent_toml, assert_same, experiment_for, plan_of, simulated
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 

@@ -17,7 +17,7 @@ from aggregator_api.devices.service import username
 from edge_agent.config.brokers import BrokerPlace
 from edge_agent.machine.events import Connected, Disconnected
 from edge_agent.storage.credentials import Login
-from edge_agent.transport.link import LinkEvent, MessageDelivered
+from edge_agent.transport.link import LinkEvent, LinkOptions, MessageDelivered
 from edge_agent.transport.mqtt import Broker
 from edge_agent.transport.trust import Trust
 from federation.protocol import topics
@@ -75,15 +75,8 @@ class Sender:
         section = BrokerPlace(host="127.0.0.1", port=broker.port, tls=True, ca_file=broker.ca)
         name = username("f", "a")
         who = Login(name, name, "secret")
-        self.broker = Broker(
-            section,
-            "f",
-            "a",
-            in_flight=IN_FLIGHT,
-            post=self.posted.put,
-            renewal=Given(who),
-            verify=Trust("f", "a", None).open,
-        )
+        options = LinkOptions("f", "a", IN_FLIGHT, self.posted.put, Given(who), Trust("f", "a", None).open)
+        self.broker = Broker(section, options)
         self.lost: list[str] = []
 
     def take(self) -> LinkEvent:

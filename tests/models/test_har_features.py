@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from export.gates import generated_windows
 from export.onnx_export import export_onnx
 from export.runtime import ModelMetadata, Session
-from export.sample_examples import generated_windows
 from gaitway.input_spec import InputSpec
 from models import OptionError, build
 from models.har_features import FEATURES, HarFeatures

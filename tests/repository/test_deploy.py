@@ -18,7 +18,6 @@ from tests.repository.imports import PACKAGES, REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
 OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()
-CONTAINERS = (REPOSITORY / "docs" / "containers.md").read_text()
 DOCKERFILES = sorted(DEPLOY.glob("*.Dockerfile"))
 
 
@@ -44,7 +43,7 @@ def known_variables() -> set[str]:
         *DOCKERFILES,
         DEPLOY / "compose.yaml",
         DEPLOY / "gaitway-server.service",
-        *(REPOSITORY / "docs" / name for name in ("operations.md", "containers.md")),
+        REPOSITORY / "docs" / "operations.md",
     ],
     ids=lambda file: file.name,
 )
@@ -82,7 +81,7 @@ def test_the_build_gets_every_package_and_its_locks(file: Path) -> None:
 
 def test_what_the_guide_has_broker_config_write_fits_the_containers(tmp_path: Path) -> None:
     command = re.search(
-        r"python -m aggregator_api (broker-config --out deploy/broker(?:[^\n]*\\\n)*[^\n]*)", CONTAINERS
+        r"python -m aggregator_api (broker-config --out deploy/broker(?:[^\n]*\\\n)*[^\n]*)", OPERATIONS
     )
     assert command is not None
     words = shlex.split(command[1].replace("\\\n", " "))

@@ -150,7 +150,7 @@ def test_development_keeps_to_the_torch_that_needs_no_cuda() -> None:
 
 
 def test_every_requirement_is_explained() -> None:
-    page = (REPOSITORY / "docs" / "dependencies.md").read_text()
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
     assert [name for name in sorted(requirements("dev")) if name not in page] == []
 
 
@@ -162,8 +162,8 @@ def extras_of(name: str) -> set[str]:
 
 
 def wrong_extras(page: str) -> list[str]:
-    """Return the packages whose extras the first table of the page has wrong, or that it doesn't list."""
-    table = page.partition("\n## ")[0]
+    """Return the packages whose extras the page's table has wrong, or that it doesn't list."""
+    table = page.partition("\n## Dependencies\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([\w, -]+) \| ([a-z, -]+) \|", table, re.M)
     listed = {name: set(extras.split(", ")) for names, extras in rows for name in names.split(", ")}
     needed = set().union(*(requirements(extra) for extra in (*PROGRAMS, "postgres", "privacy", "ray", "tracking")))
@@ -171,6 +171,6 @@ def wrong_extras(page: str) -> list[str]:
 
 
 def test_the_page_lists_each_package_with_its_extras() -> None:
-    page = (REPOSITORY / "docs" / "dependencies.md").read_text()
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
     assert wrong_extras(page) == []
     assert wrong_extras(page.replace("| pandas | edge, sim, runtime |", "| pandas | edge, sim |")) == ["pandas"]

@@ -200,15 +200,14 @@ def test_a_page_begins_with_what_its_reader_can_do_after_it() -> None:
 
 
 MAX_WORDS = {
-    **dict.fromkeys(("README.md", "containers.md", "dependencies.md", "glossary.md"), 1_000),
-    **dict.fromkeys(("CONTRIBUTING.md", "choosing.md", "install-devices.md", "pages.md", "phones.md"), 1_200),
-    **dict.fromkeys(("privacy.md", "releases.md", "troubleshooting.md", "apps.md", "compare-runs.md"), 1_200),
-    **dict.fromkeys(("inference.md", "phone-apps.md", "programs.md", "tutorial.md", "your-data.md"), 1_200),
-    **dict.fromkeys(("architecture.md", "benchmarks.md", "data.md", "edge_agent.md", "operations.md"), 2_500),
-    **dict.fromkeys(("methods.md", "rest.md", "robustness.md", "secure-sums.md", "security.md"), 2_500),
+    "README.md": 1_000,
+    **dict.fromkeys(("CONTRIBUTING.md", "tutorial.md", "your-data.md", "concepts.md", "devices.md"), 1_200),
+    **dict.fromkeys(("phones.md", "inference.md", "releases.md", "compare-runs.md", "troubleshooting.md"), 1_200),
     "protocol.md": 3_500,
 }
-"""Of the pages that were rewritten; the others are to follow."""
+MAX_REFERENCE_WORDS = 2_500
+GENERATED = "results.md"
+"""Its tables, which a program writes, don't count: neither their words nor the length of their rows."""
 MAX_SENTENCE_WORDS = 35
 MAX_ROW_CHARACTERS = 200
 SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z*`\[(])")
@@ -230,10 +229,12 @@ def too_long_in(page: str, max_words: int) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("name", "max_words"), MAX_WORDS.items())
-def test_a_page_keeps_to_the_limits_of_its_kind(name: str, max_words: int) -> None:
-    (file,) = (file for file in DOCUMENTS if file.name == name)
-    assert too_long_in(re.sub(r"<!--.*?-->", "", file.read_text(), flags=re.DOTALL), max_words) == []
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
+def test_a_page_keeps_to_the_limits_of_its_kind(file: Path) -> None:
+    page = re.sub(r"<!--.*?-->", "", file.read_text(), flags=re.DOTALL)
+    if file.name == GENERATED:
+        page = re.sub(r"^\|.*\n", "", page, flags=re.M)
+    assert too_long_in(page, MAX_WORDS.get(file.name, MAX_REFERENCE_WORDS)) == []
 
 
 def test_a_long_page_sentence_or_row_is_seen() -> None:

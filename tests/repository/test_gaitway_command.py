@@ -8,6 +8,7 @@ import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -89,27 +90,21 @@ def test_a_misspelt_program_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no program 'servr'; did you mean `gaitway server`?" in capsys.readouterr().err
 
 
-def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def absent(_: str) -> None:
-        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
-
-    monkeypatch.setattr(command, "import_module", absent)
-    with pytest.raises(SystemExit):
-        main(["sim", "run"])
-    words = f"`gaitway sim` needs matplotlib, which is not installed: {install_command('sim')}"
-    assert words in capsys.readouterr().err
-
-
-def test_a_program_of_linux_says_so_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("program", "module", "words"),
+    [
+        ("sim", "matplotlib", f"`gaitway sim` needs matplotlib, which is not installed: {install_command('sim')}"),
+        ("agent", "fcntl", "`gaitway agent` runs on Linux, and this system has no Python module fcntl"),
+    ],
+)
+def test_a_missing_module_is_a_sentence(
+    program: str, module: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def absent(_: str) -> None:
-        raise ModuleNotFoundError("No module named 'fcntl'", name="fcntl")
-
+    absent = Mock(side_effect=ModuleNotFoundError(f"No module named '{module}'", name=module))
     monkeypatch.setattr(command, "import_module", absent)
     with pytest.raises(SystemExit):
-        main(["agent", "run"])
-    assert "`gaitway agent` runs on Linux, and this system has no Python module fcntl" in capsys.readouterr().err
+        main([program, "run"])
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("line", "expected"), [("gaitway se", "server"), ("gaitway pipeline prep", "prepare")])

@@ -51,7 +51,7 @@ class Rule:
 
 PROGRAM_WITHOUT_TORCH = Rule(
     (
-        *(f"export.program.{name}" for name in ("errors", "manifest", "graph_check", "archive", "runtime")),
+        *(f"export.program.{name}" for name in ("manifest", "archive", "runtime")),
         *("export.runtime", "federation.plan", "federation.seeds", "federation.errors"),
         *("federation.training.schedule", "federation.training.window_changes"),
     ),
@@ -74,12 +74,11 @@ TABLE = {
     # programs are made of the code of a device with torch,
     "export.program": Rule(("export.runtime", "federation", "models"), ("torch", "onnx")),
     # and are checked and run where torch is not installed
-    **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("errors", "manifest", "graph_check", "archive")},
+    **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("manifest", "archive")},
     **{f"export.program.{name}": PROGRAM_WITHOUT_TORCH for name in ("runtime", "host", "standalone")},
     # what runs where torch is not installed: samples in, answers out
     "export.recognizer": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
     "export.recording_files": Rule(("export.runtime", "har_pipeline"), ("numpy",)),
-    "export.timeline": Rule(("export.recognizer",), ("numpy",)),
     "export.images": Rule(("export.runtime",), ("numpy", "PIL")),
     "phone": Rule(),  # files that the server serves
     # imported by no program
@@ -114,7 +113,8 @@ TABLE = {
         ("paho", "numpy"),
     ),
     "edge_agent.transport.home_assistant": Rule(
-        ("edge_agent.config", "edge_agent.errors", "edge_agent.storage"), ("paho",)
+        ("edge_agent.config", "edge_agent.errors", "edge_agent.storage", "edge_agent.transport.server_connection"),
+        ("paho",),
     ),
     # the page calls what the commands call; it knows neither the supervisor nor the way to the server
     "edge_agent.page": Rule(
@@ -152,7 +152,7 @@ TABLE = {
             "edge_agent.machine",
             "edge_agent.storage",
             "export.runtime",
-            *(f"export.program.{name}" for name in ("errors", "host", "manifest", "runtime", "standalone")),
+            *(f"export.program.{name}" for name in ("host", "manifest", "runtime", "standalone")),
             "federation",
             "har_pipeline",
             "models",
@@ -167,7 +167,6 @@ TABLE = {
             "edge_agent.storage",
             "edge_agent.training.comparison",
             "edge_agent.training.cross_validation",
-            "edge_agent.training.held_out",
             "edge_agent.training.job",
             "edge_agent.training.local_data",
             "export.runtime",
@@ -295,7 +294,7 @@ ALSO_OUTSIDE = {
     "har_pipeline.description": {"pydantic": VALIDATES},
     "models.checkpoint": {"safetensors": "checkpoints are safetensors"},
     "export": {"numpy": "windows and logits at ONNX Runtime's border"},
-    "export.program.command": {"rich": "the command's table"},
+    "export.program.parity": {"rich": "the command's table"},
     "edge_agent": {"pydantic": VALIDATES},
     "edge_agent.cli": {"typer": "the commands", "rich": "their tables"},
     "edge_agent.storage.credentials": {"cryptography": "the device's key pair"},
@@ -304,11 +303,9 @@ ALSO_OUTSIDE = {
     "edge_agent.supervisor.conditions.readings": {"psutil": "load, memory and processes"},
     "sim.engines.client_store": {"psutil": "the memory that is free, on any system"},
     "edge_agent.training.torch_runtime": {"torch": "the training process with torch"},
-    "edge_agent.training.processor": {"torch": "only the training process asks it for CUDA"},
+    "edge_agent.training.limits": {"torch": "only the training process asks it for CUDA"},
     "edge_agent.storage.shared_sums": {"safetensors": "the sums of a broadcast, without torch"},
-    "edge_agent.training.checkpoints": {"torch": "only the training process imports it"},
-    "edge_agent.training.candidate": {"torch": "only the training process imports it"},
-    "edge_agent.training.orientation": {"torch": "only the training process imports it"},
+    "edge_agent.training.torch_files": {"torch": "only the training process imports it"},
     "aggregator_api": {
         "pydantic": VALIDATES,
         "starlette": "the part of FastAPI that has the middleware, thread pool and error classes",
@@ -373,7 +370,7 @@ ALSO_OURS = {
     },
     "sim.sweep.processes": {"sim.run": "whether a finished run's data and code are those of today"},
     "sim.reports.figures.partition": {"sim.reports.figures.style": "a figure of the partition in the report's colours"},
-    "edge_agent.training.candidate": {"export.onnx_export": "the exporter, only in the training process"},
+    "edge_agent.training.torch_files": {"export.onnx_export": "the exporter, only in the training process"},
     **{
         f"aggregator_api.{name}.service": {
             "aggregator_api.federations.service": "it finds a federation, or says that there is none"

@@ -19,7 +19,7 @@ from tests.repository.imports import REPOSITORY
 
 FOLDER = REPOSITORY / "deploy" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
-CONTAINERS = (REPOSITORY / "docs" / "containers.md").read_text()
+OPERATIONS = (REPOSITORY / "docs" / "operations.md").read_text()
 
 
 def every() -> Iterator[dict[str, Any]]:
@@ -89,7 +89,7 @@ def test_the_settings_and_probes_exist(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_what_the_guide_has_broker_config_write_fits_the_secrets(tmp_path: Path) -> None:
-    chapter = CONTAINERS.partition("## On Kubernetes\n")[2]
+    chapter = OPERATIONS.partition("## On Kubernetes\n")[2]
     command = re.search(r"python -m aggregator_api (broker-config (?:[^\n]*\\\n)*[^\n]*)", chapter)
     assert command is not None
     words = shlex.split(command[1].replace("\\\n", " "))

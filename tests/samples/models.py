@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from export.gates import generated_windows
 from export.onnx_export import export_onnx, metadata_of
 from export.runtime import Session
-from export.sample_examples import generated_windows
 from gaitway.input_spec import InputSpec
 from models import build
 from models.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint

@@ -1,10 +1,14 @@
-"""What every test of the simulation has: figures of few pixels, whose painting is a third of what a report takes."""
+"""What tests of the simulation share: two small clients, and figures of few pixels, which are painted sooner."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+
+from sim.data.federated_data import FederatedData
+from sim.run import load_data, resolve
+from tests.sim.small_runs import first, settings_for
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,3 +17,10 @@ def small_figures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sim.reports.figures.style.DPI", 40)
         yield
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
+    """Two clients with few examples, unlike in number."""
+    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
+    return first(data, {"ada": 20, "bob": 12})

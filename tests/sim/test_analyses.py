@@ -38,11 +38,11 @@ from sim.rounds.analyses import (
     measured_clients,
 )
 from sim.rounds.simulation import Simulation
-from sim.run import Places, build_simulation, load_data, resolve, run
+from sim.run import Places, build_simulation, resolve, run
 from sim.scores.evaluation import Evaluator
 from tests.federation.by_hand import EXAMPLES, OneWeight, sigmoid
 from tests.sim.reports.analysis.test_margin import by_definition
-from tests.sim.small_runs import Reporter, first, settings_for
+from tests.sim.small_runs import Reporter, settings_for
 
 
 class Linear(Model):
@@ -125,14 +125,6 @@ def test_each_round_by_hand(method: str) -> None:
         assert found["gradient_square"] == pytest.approx(mean**2, rel=1e-4)
         losses = -math.log(sigmoid(w)), -math.log(1 - sigmoid(2 * w))
         assert found["server_loss"] == pytest.approx((losses[0] + 2 * losses[1]) / 3, rel=1e-4)
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
-    """Two clients with few examples, unlike in number."""
-    return first(
-        load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None), {"ada": 20, "bob": 12}
-    )
 
 
 def analysed(**options: Any) -> dict[str, Any]:

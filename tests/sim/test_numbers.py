@@ -11,9 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from export.onnx_export import ExportReport, export_onnx, metadata_of
-from export.recognizer import Recognizer
+from export.recognizer import Recognizer, Timeline
 from export.runtime import ModelFileError, Session
-from export.timeline import Timeline
 from har_pipeline import ClientWindows, PipelineSettings, prepare, recordings
 from models.checkpoint import load_checkpoint
 from sim import simulate

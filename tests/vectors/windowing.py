@@ -1,6 +1,6 @@
 """Make `windowing.json`: samples of both sensors, and the windows that har_pipeline makes of them.
 
-For ports to other languages, such as docs/apps.md's in Kotlin. After a change of the filter or the grid:
+For ports to other languages, such as docs/examples/Windowing.kt. After a change of the filter or the grid:
 `python -m tests.vectors.windowing`, and say in CHANGELOG.md why it changed.
 """
 

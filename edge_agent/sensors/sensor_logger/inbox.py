@@ -16,19 +16,19 @@ import threading
 import time
 from collections.abc import Sequence
 from enum import Enum
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
+from edge_agent.config.brokers import BrokerPlace
 from edge_agent.config.sensors import PhoneSection
 from edge_agent.config.settings import Config
 from edge_agent.errors import ConfigError, MessageError
 from edge_agent.http_server import IDLE_TIMEOUT_S, BoundedRequest, BoundedServer, body_length, read_body
 from edge_agent.sensors.sensor_logger.message import CALIBRATE, SampleBatch, parse, signed, wrong_direction, wrong_units
 from edge_agent.storage.broker_address import require_place
-from edge_agent.storage.credentials import login, read_credentials
+from edge_agent.storage.credentials import Login, login, read_credentials
 from gaitway.secret_fields import revealed
 from har_pipeline.apps.export import ActivityWords
 
@@ -227,9 +227,9 @@ class Subscription:
         self._client.reconnect_delay_set(1, MAX_WAIT_S)
         self._client.on_connect = self._on_connect
         self._client.on_message = self._on_message
-        place = _own_broker(config) if phone.mqtt_host else _main_broker(config)
-        if place.username:
-            self._client.username_pw_set(place.username, place.password)
+        place, who = _broker_of(config)
+        if who.username:
+            self._client.username_pw_set(who.username, who.password)
         if place.tls:
             self._client.tls_set_context(ssl.create_default_context(cafile=place.ca_file))
         self._client.connect_async(place.host, place.port, config.broker.keepalive_s)
@@ -257,28 +257,9 @@ class Subscription:
         self._said = words
 
 
-class _BrokerAddress(NamedTuple):
-    host: str
-    port: int
-    username: str | None
-    password: str | None
-    tls: bool
-    ca_file: Path | None
-
-
-def _own_broker(config: Config) -> _BrokerAddress:
+def _broker_of(config: Config) -> tuple[BrokerPlace, Login]:
     phone = config.phone
-    return _BrokerAddress(
-        phone.mqtt_host or "",
-        phone.mqtt_port,
-        phone.mqtt_username,
-        revealed(phone.mqtt_password),
-        phone.mqtt_ca is not None,
-        phone.mqtt_ca,
-    )
-
-
-def _main_broker(config: Config) -> _BrokerAddress:
-    place = require_place(config)
-    who = login(config.broker, read_credentials(config.agent.data_dir), config.agent.device)
-    return _BrokerAddress(place.host, place.port, who.username, who.password, place.tls, place.ca_file)
+    if not phone.mqtt_host:
+        return require_place(config), login(config.broker, read_credentials(config.agent.data_dir), config.agent.device)
+    place = BrokerPlace(phone.mqtt_host, phone.mqtt_port, phone.mqtt_ca is not None, phone.mqtt_ca)
+    return place, Login("", phone.mqtt_username, revealed(phone.mqtt_password))

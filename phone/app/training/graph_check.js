@@ -1,5 +1,5 @@
 /**
- * What a graph from outside may be, read off its bytes before ONNX Runtime sees it: export/program/graph_check.py. Known
+ * What a graph from outside may be, read off its bytes before ONNX Runtime sees it: export/program/archive.py. Known
  * operators of ONNX's own with plain attributes, and constants within the file; all else is refused by not being listed.
  */
 

@@ -52,10 +52,10 @@ def all_papers() -> Iterator[tuple[str, Paper]]:
 
 
 def markdown(paper: Paper) -> list[str]:
-    """Return the lines of a paper's section in a document."""
-    lines = [f"## {paper.title}", "", "| | shows | theirs | ours | made by |", "| --- | --- | --- | --- | --- |"]
-    for exhibit in paper.exhibit:
-        made = "<br>".join(f"`{command}`" for command in exhibit.commands)
-        last = ". ".join(filter(None, [made, exhibit.reason]))
-        lines.append(f"| {exhibit.number} | {exhibit.shows} | {exhibit.theirs} | {exhibit.ours} | {last} |")
-    return lines
+    """Return the lines of a paper's section in a document: the tables and figures of which there is one of ours."""
+    lines = [f"### {paper.title}", "", "| | shows | theirs | ours | note |", "| --- | --- | --- | --- | --- |"]
+    return lines + [
+        f"| {exhibit.number} | {exhibit.shows} | {exhibit.theirs} | {exhibit.ours} | {exhibit.reason} |"
+        for exhibit in paper.exhibit
+        if exhibit.ours != NONE
+    ]

@@ -139,8 +139,8 @@ class Declaration(DeclarationPart):
     title: str = Field(min_length=1, max_length=120)
     asks: str = Field(min_length=1, max_length=500, description="in one sentence")
     reads: str = Field(default="", max_length=2000, description="what is read from it, once it is there")
-    page: Literal["results", "conditions", "fedali", "questions"] = Field(
-        default="results", description="docs/PAGE.md shows it"
+    part: Literal["methods", "conditions", "fedali", "papers", "unlisted"] = Field(
+        default="methods", description="where docs/results.md shows it; unlisted: only in measures.csv"
     )
     seeds: tuple[Seed, ...] = Field(min_length=1, max_length=100)
     baseline: str

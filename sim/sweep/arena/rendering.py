@@ -1,14 +1,13 @@
 """Pages and figures of results, and numbers in other documents, from declarations and summaries alone.
 
-Average ranks are an SVG file of text, the same bytes on every machine. After J. Demšar: Statistical Comparisons of
-Classifiers over Multiple Data Sets, JMLR 7, 2006, section 3.2.2: each arm has a bar of one critical difference
-(Nemenyi, α = 0.05) around its rank, and two arms differ where their bars do not touch.
+`docs/results.md` has a row for each arm and the measure by which a table compares; `docs/measures.csv` has all
+measures, and the paired differences with their intervals. A cell is the mean over the seeds that have a summary;
+without one it is a dash, never a number, and a row without any is left out. Differences to the baseline are paired over
+seeds: mean, 95 % by Student's t, and p by Holm over the arms of the same data set (`sim.results.statistics`).
 
-`docs/results.md`,
-`conditions.md`, `fedali.md` and `questions.md` have a row for each arm and the measure by which a table compares, and
-`docs/measures.csv` has all measures. A cell is the mean over the seeds that have a summary; without one it is a dash,
-never a number, and a row without any is left out. Differences to the baseline are paired over seeds: mean, 95 % by
-Student's t, and p by Holm over the arms of the same data set (`sim.results.statistics`).
+Figures of average ranks follow J. Demšar: Statistical Comparisons of Classifiers over Multiple Data Sets, JMLR 7, 2006,
+section 3.2.2: each arm has a bar of one critical difference (Nemenyi, α = 0.05) around its rank, and two arms differ
+where their bars do not touch. They are SVG files of text, the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -84,46 +83,39 @@ NOTHING = "–"
 MAX_LINE = 120
 FIGURES = Path("docs/figures")
 """Where figures lie, from the root of a checkout."""
-HEAD = """# Results on real recordings
+SIGNIFICANT = 0.05
+COMPARISON = ("compared", "difference", "ci_low", "ci_high", "p")
+"""Columns of measures.csv: the measure that a table compares by, and its paired difference to the baseline."""
+HEAD = """# Results
 
-After this page you can tell how the methods compare here, and make any of its numbers again. Every number is rendered
-from a run's summary in `docs/results/` (plan, commit, hash of the data, seed); `python -m sim arena render` writes this
-page, and nobody edits it. Scores are macro-F1 in percent, unless a table says otherwise, of the round that each
-client's validation windows chose, as means over seeds; a seed also draws who is new. In parentheses stands the
-difference to the table's baseline, which has none itself. Make a table with `python -m sim arena run NAME --data-root
-DATA`, one cell with the command that `python -m sim arena cell KEY` prints.
+After this page you can say how the methods compare on real recordings, and repeat any number. If you only want to know
+what to start with, read [Which method to start with](methods.md#which-method-to-start-with).
 
-[measures.csv](measures.csv) has all measures of all tables. There `…_last_ten` is the mean of the last ten rounds (with
-`--eval-last 10`), `convergence_round` the first within half a point of the best mean accuracy of own models,
-`prototype_distance` Σ n_k[c]/N[c] · ‖p_k[c] − P[c]‖²/D over clients k and classes c, and `numbers_k` thousands of
-numbers that all clients send in a round.
+**How to read a table.** Scores are macro-F1 in percent unless the table says otherwise, means over seeds, of the round
+that each client's validation windows chose. Parentheses hold the difference to the baseline, the row without any. A
+star marks p < 0.05 (paired t-test over seeds, corrected by Holm). On another processor a single run of a network may
+differ by a point, or by six where few new users are scored.
 
-On another processor a network's single run may come out otherwise: by a point, or by six where few new users are scored
-(two runs on UCI HAR, 2026-11-27). Means over seeds are what a table says.
+**Where the numbers come from.** [measures.csv](measures.csv) has every measure, interval and p value; `docs/results/` a
+summary of each run (plan, commit, hardware, hash of the data, seed). `python -m sim arena run NAME --data-root DATA`
+makes a table, `python -m sim arena cell KEY` prints the command of one run, and `python -m sim arena render` writes
+this page.
+
+In measures.csv, `…_last_ten` is the mean of the last ten rounds. `convergence_round` is the first round within half a
+point of the best, and `numbers_k` the thousands of numbers that all clients send in a round. `prototype_distance` is
+Σ n_k[c]/N[c] · ‖p_k[c] − P[c]‖²/D over clients k and classes c.
 """
-HEAD_OF_CONDITIONS = """# Results under harder conditions
+PARTS = {
+    "methods": "Methods compared",
+    "conditions": "Harder conditions",
+    "fedali": "FedAli",
+    "papers": "Other papers' claims",
+}
+"""The headings under which tables stand, by what a declaration says as `part`."""
+HEAD_OF_PAPERS = """## The papers, table by table
 
-After this page you can tell what is left of a federation's scores where clients are hostile or unlike, phones carried
-otherwise, uploads short or noisy. It is rendered as [results.md](results.md) is, which says how to read it.
-"""
-HEAD_OF_FEDALI = """# Results of FedAli
-
-After this page you can tell how much of FedAli's scores is its network's, its prototype layer's and its clustering's.
-It is rendered as [results.md](results.md) is, which says how to read it.
-"""
-HEAD_OF_QUESTIONS = """# Results of the other papers' questions
-
-After this page you can tell what came of the other papers' methods in their own settings, or in settings that take
-their claims apart, and how our scores stand beside those of others. It is rendered as [results.md](results.md) is,
-which says how to read it.
-"""
-HEADS = {"results": HEAD, "conditions": HEAD_OF_CONDITIONS, "fedali": HEAD_OF_FEDALI, "questions": HEAD_OF_QUESTIONS}
-"""By the page, docs/PAGE.md."""
-HEAD_OF_PAPERS = """# The papers, table by table
-
-After this page you can make the tables and figures of the papers again, and tell how ours stand next to
-theirs. `python -m sim presets` prints the same, and `python -m sim presets tan2022` one paper's. Scores are percent.
-[questions.md](questions.md) and [fedali.md](fedali.md) have the experiments that take the papers' claims apart.
+Scores are percent. `python -m sim presets` prints every table and figure with its command, or with the reason why it
+wasn't made; `python -m sim presets tan2022` prints those of one paper.
 """
 MARK = re.compile(r"<!--=(?P<what>[^>]*?)-->(?P<text>.*?)<!--/-->", re.DOTALL)
 """`<!--=TABLE/SET/ARM/MEASURE-->…<!--/-->` in a document: what stands between is rendered.
@@ -151,6 +143,23 @@ class Row(NamedTuple):
         return f"{float(np.mean(values)):.5g}" if values else ""
 
 
+class BaselineDifference(NamedTuple):
+    """How far an arm is from the baseline, in points: mean over seeds, 95 % interval, p by Holm."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    p: float | None
+
+    def short(self) -> str:
+        """Write the mean, with a star where it is significant."""
+        return f"{self.mean:+.1f}" + "*" * (self.p is not None and self.p < SIGNIFICANT)
+
+    def cells(self) -> list[str]:
+        """Write all four for measures.csv; what one seed cannot tell is empty."""
+        return ["" if value is None else f"{value:.3g}" for value in self]
+
+
 def rows(declaration: Declaration, known: Summaries) -> list[Row]:
     """Return the rows of a table, by data set and arm as they are declared."""
     return [_row(declaration, data, arm, known) for data in declaration.sets for arm in declaration.arms]
@@ -170,15 +179,22 @@ def _tuned(declaration: Declaration, cells: Sequence[ArenaCell]) -> str:
     )
 
 
-def render(folder: Path, known: Summaries, page: str = "results") -> str:
-    """Return the text of docs/PAGE.md, of all tables in `folder` that it shows."""
-    shown = [(name, table) for name, table in _tables(folder) if table.page == page]
-    return HEADS[page] + "".join(f"\n{part}" for name, table in shown for part in _section(name, table, known))
+def render(folder: Path, known: Summaries) -> str:
+    """Return the text of docs/results.md: the tables in `folder` by part, then those of the papers."""
+    return HEAD + "".join(f"\n{part}" for part in (*_parts(folder, known), HEAD_OF_PAPERS, *_papers()))
 
 
-def render_papers() -> str:
-    """Return the text of papers.md: each paper's tables and figures."""
-    return HEAD_OF_PAPERS + "".join("\n" + "\n".join(markdown(paper)) + "\n" for _, paper in all_papers())
+def _parts(folder: Path, known: Summaries) -> Iterator[str]:
+    tables = _tables(folder)
+    for part, heading in PARTS.items():
+        if shown := [(name, table) for name, table in tables if table.part == part]:
+            yield f"## {heading}\n"
+            yield from (text for name, table in shown for text in _section(name, table, known))
+
+
+def _papers() -> Iterator[str]:
+    """Yield each paper's tables and figures."""
+    return ("\n".join(markdown(paper)) + "\n" for _, paper in all_papers())
 
 
 def render_figures(folder: Path, known: Summaries) -> dict[str, str]:
@@ -192,14 +208,21 @@ def render_figures(folder: Path, known: Summaries) -> dict[str, str]:
 
 
 def render_measures(folder: Path, known: Summaries) -> str:
-    """Return the text of measures.csv: every measure of every row that has a run, as a mean over its seeds."""
+    """Return the text of measures.csv: of every row that has a run, its difference and the means of all measures."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["table", "data", "arm", "tuned", "seeds", *MEASURES])
+    writer.writerow(["table", "data", "arm", "tuned", "seeds", *COMPARISON, *MEASURES])
     for name, declaration in _tables(folder):
-        for row in rows(declaration, known):
+        found = rows(declaration, known)
+        compared = {
+            data: _differences(declaration, [row for row in found if row.data == data]) for data in declaration.sets
+        }
+        for row in found:
             if row.found:
-                writer.writerow([name, row.data, row.arm, row.tuned, len(row.found), *map(row.mean, MEASURES)])
+                difference = compared[row.data].get(row.arm)
+                cells = [declaration.compared, *difference.cells()] if difference else [""] * len(COMPARISON)
+                start = [name, row.data, row.arm, row.tuned, len(row.found), *cells]
+                writer.writerow([*start, *map(row.mean, MEASURES)])
     return out.getvalue()
 
 
@@ -212,14 +235,15 @@ def _tables(folder: Path) -> list[tuple[str, Declaration]]:
 
 def _section(name: str, declaration: Declaration, known: Summaries) -> Iterator[str]:
     found = rows(declaration, known)
-    yield f"## {declaration.title}\n"
+    yield f"### {declaration.title}\n"
     for paragraph in (declaration.asks, *filter(None, (declaration.reads or "").split("\n\n"))):
         yield _wrapped(paragraph) + "\n"
     if any(row.values(declaration.compared) for row in found):
         yield "\n".join(_overview(declaration, found)) + "\n"
-    yield _wrapped(_made(name, declaration, found)) + "\n"
-    if ranking := _ranking(declaration, found):
-        yield _wrapped(_in_words(declaration, ranking)) + "\n"
+    ranking = _ranking(declaration, found)
+    made = _made(name, declaration, found)
+    yield _wrapped(f"{made} {_in_words(ranking)}" if ranking else made) + "\n"
+    if ranking:
         yield f"![Average ranks over data sets]({FIGURES.name}/{name}-ranks.svg)\n"
 
 
@@ -240,16 +264,16 @@ def _overview(declaration: Declaration, found: Sequence[Row]) -> Iterator[str]:
     yield _line(["---"] * (1 + len(shown)))
     for name, arm in declaration.arms.items():
         arm_rows = [next(row for row in by_set[data] if row.arm == name) for data in shown]
-        if any(row.found for row in arm_rows):
-            cells = [_compared(declaration, row, shown[row.data][name]) for row in arm_rows]
+        if any(row.values(declaration.compared) for row in arm_rows):
+            cells = [_compared(declaration, row, shown[row.data].get(name)) for row in arm_rows]
             yield _line([arm.label or name, *cells])
 
 
-def _compared(declaration: Declaration, row: Row, difference: str) -> str:
+def _compared(declaration: Declaration, row: Row, difference: BaselineDifference | None) -> str:
     if not row.found:
         return NOTHING
     text = _value(row, declaration.compared)
-    return text + (f" ({difference})" if difference != NOTHING else "") + _seeds(declaration, row)
+    return text + (f" ({difference.short()})" if difference else "") + _seeds(declaration, row)
 
 
 def _seeds(declaration: Declaration, row: Row) -> str:
@@ -278,18 +302,17 @@ def _metric(row: Row) -> Metric:
     return metric_of(next(iter(row.found.values())).metric)
 
 
-def _differences(declaration: Declaration, group: Sequence[Row]) -> dict[str, str]:
-    """Compare each arm with the baseline, seed by seed."""
+def _differences(declaration: Declaration, group: Sequence[Row]) -> dict[str, BaselineDifference]:
+    """Compare each arm with the baseline, seed by seed; arms that share no seed with it are left out."""
     base = next(row for row in group if row.arm == declaration.baseline)
-    shown, tests = dict[str, str](), dict[str, float]()
-    for row in group:
-        shown[row.arm] = NOTHING if row is base else _difference(row, base, declaration.compared)
-        if shown[row.arm] != NOTHING:
-            *_, p = interval(_paired(row, base, declaration.compared))
-            tests |= {row.arm: p} if p is not None else {}
-    for arm, p in zip(tests, holm(list(tests.values())), strict=True):
-        shown[arm] += f", p {p:.2g}" if p >= 0.001 else ", p < 0.001"
-    return shown
+    paired = {row.arm: _paired(row, base, declaration.compared) for row in group if row is not base}
+    intervals = {arm: (values, interval(values)) for arm, values in paired.items() if len(values)}
+    tested = {arm: p for arm, (_, (*_, p)) in intervals.items() if p is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return {
+        arm: BaselineDifference(float(values.mean()), low, high, corrected.get(arm))
+        for arm, (values, (low, high, _)) in intervals.items()
+    }
 
 
 def _made(name: str, declaration: Declaration, found: Sequence[Row]) -> str:
@@ -297,19 +320,15 @@ def _made(name: str, declaration: Declaration, found: Sequence[Row]) -> str:
     planned = len(declaration.seeds) * len(found)
     if not runs:
         return f"*No run of this table is there yet: `python -m sim arena run {name}`.*"
-    dates, commits = sorted({run.date for run in runs}), sorted({run.commit for run in runs})
+    dates = sorted({run.date for run in runs})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    hardware = ", ".join(sorted({run.hardware for run in runs}))
     empty = sum(not row.found for row in found)
     missing = "" if len(runs) == planned else f" of {planned}; means are over the seeds that are there"
     missing += f", and {empty} of {len(found)} rows have none" if empty else ""
     seeds = len(declaration.seeds)
     metric = MEASURES[declaration.compared].metric
     scored = ", ".join(sorted({metric_of(metric or run.metric).label for run in runs}))
-    return (
-        f"`{name}`: {scored}; {len(runs)} runs{missing}; {seeds} seed{'s' * (seeds > 1)}, {when}, {hardware}, commits "
-        f"{', '.join(commits)}."
-    )
+    return f"`{name}`: {scored}; {len(runs)} runs{missing}; {seeds} seed{'s' * (seeds > 1)}, {when}."
 
 
 def _ranking(declaration: Declaration, found: Sequence[Row]) -> Ranking | None:
@@ -332,12 +351,10 @@ def _ranking(declaration: Declaration, found: Sequence[Row]) -> Ranking | None:
     return rank_over_datasets(scored)
 
 
-def _in_words(declaration: Declaration, ranking: Ranking) -> str:
-    ordered = sorted(ranking.ranks.items(), key=lambda pair: pair[1])
-    listed = ", ".join(f"{label} {rank:.1f}" for label, rank in ordered)
+def _in_words(ranking: Ranking) -> str:
     return (
-        f"Average ranks over {ranking.datasets} data sets ({MEASURES[declaration.compared].heading}): {listed}; "
-        f"Friedman p {ranking.p:.2g}, critical difference {ranking.critical_difference:.1f}."
+        f"Average ranks over {ranking.datasets} data sets: Friedman p {ranking.p:.2g}, critical difference "
+        f"{ranking.critical_difference:.1f}."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import fmean, pstdev
 
 import pytest
@@ -29,18 +30,27 @@ from aggregator_api.storage.db.models import (
     ScoreRow,
     UpdateRow,
 )
-from tests.aggregator_api.bench import Bench
+from tests.aggregator_api.bench import Bench, copied
 from tests.aggregator_api.generated_devices import FEDERATION
 from tests.aggregator_api.web.seeded import WALKS, seed
 
 
-@pytest.fixture
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A server with a federation of 12 devices and 10 rounds, the last one open."""
-    bench = Bench(tmp_path_factory.mktemp("seeded"))
+@pytest.fixture(scope="module")
+def seeded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a server that ended: a federation of 12 devices and 10 rounds, the last one open."""
+    folder = tmp_path_factory.mktemp("seeded") / "server"
+    bench = Bench(folder)
     seed(bench.runtime, rounds=10)
+    bench.stop()
+    return folder
+
+
+@pytest.fixture
+def seeded(seeded_folder: Path, tmp_path: Path) -> Iterator[Bench]:
+    """A server over a copy of it."""
+    bench = Bench(copied(seeded_folder, tmp_path / "server"))
     yield bench
-    bench.runtime.stop()
+    bench.stop()
 
 
 def test_scores_are_of_the_devices_that_measured_the_round(seeded: Bench) -> None:

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
 from aggregator_api.core.settings import sqlite_url
-from tests.live.real_parts import Postgres, free_port
+from tests.live.real_parts import Postgres
+from tests.ports import free_port
 
 
 def refused(*words: str, said: str) -> str:

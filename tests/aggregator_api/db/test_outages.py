@@ -29,7 +29,8 @@ from tests.aggregator_api.generated_devices import FEDERATION, Wires, status, ti
 from tests.aggregator_api.http_client import OperatorClient, TestClient, problem
 from tests.aggregator_api.sockets import get, served
 from tests.aggregator_api.storage.test_full_disk import fill
-from tests.live.real_parts import Postgres, free_port, postgres
+from tests.live.real_parts import Postgres, postgres
+from tests.ports import free_port
 
 HERE = f"/v1/federations/{FEDERATION}"
 BODY = {"name": FEDERATION, "plan": tiny_plan(rounds=3).model_dump(mode="json")}

@@ -25,7 +25,7 @@ from federation.protocol.over_http import EventReader, ServerEvent, path_of, str
 from federation.protocol.signing import Kind, to_sign, unwrap, wrap
 from tests.aggregator_api.bench import wait_for
 from tests.aggregator_api.generated_devices import FEDERATION, Parcel, Wires, status, tiny_plan
-from tests.live.real_parts import free_port
+from tests.ports import free_port
 
 GRACE_S = 120
 """How long a server that ends waits for its streams, unless they end by themselves."""

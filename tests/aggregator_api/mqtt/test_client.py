@@ -9,7 +9,7 @@ import pytest
 from aggregator_api.core.settings import Settings
 from aggregator_api.transport.mqtt.client import MqttDriver
 from tests.aggregator_api.bench import wait_for
-from tests.live.real_parts import free_port
+from tests.ports import free_port
 
 
 def test_a_broker_that_does_not_answer_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from aggregator_api.transport.mqtt.embedded_broker import BrokerThread
 from federation.protocol import topics
 from tests.aggregator_api.bench import wait_for
-from tests.live.real_parts import free_port
+from tests.ports import free_port
 
 ANNOUNCE = topics.announce("f")
 LAST = "test/last"

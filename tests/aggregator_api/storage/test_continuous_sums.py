@@ -16,21 +16,36 @@ from aggregator_api.maintenance.restore import restore
 from aggregator_api.storage.db.models import ContributionRow, ModelVersionRow
 from aggregator_api.storage.findings import Severity
 from federation import wire
-from tests.aggregator_api.bench import Bench, wait_for
+from tests.aggregator_api.bench import Bench, copied, wait_for
 from tests.aggregator_api.continuous import continuous_plan, sends, state_of, sums_of
 from tests.aggregator_api.storage.test_garbage_collection import age, collected
 
 
-@pytest.fixture
-def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """A server with the sums of a, b and c in a version, and a change of b that waits for longer."""
-    monkeypatch.setattr(exports, "onnx", lambda made: b"onnx")
-    bench = Bench(tmp_path / "data", continuous_plan(min_changes=3))
+@pytest.fixture(scope="module", autouse=True)
+def no_export() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exports, "onnx", lambda made: b"onnx")
+        yield
+
+
+@pytest.fixture(scope="module")
+def summed(no_export: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a server that ended: the sums of a, b and c in a version; a change of b waits for longer."""
+    folder = tmp_path_factory.mktemp("summed") / "data"
+    bench = Bench(folder, continuous_plan(min_changes=3))
     for device in "abc":
         bench.say(device, "ready")
         sends(bench, device, 1)
     wait_for(lambda: bench.now().round == 2)
     sends(bench, "b", 2)
+    bench.stop()
+    return folder
+
+
+@pytest.fixture
+def live(summed: Path, tmp_path: Path) -> Iterator[Bench]:
+    """A server over a copy of it."""
+    bench = Bench(copied(summed, tmp_path / "data"))
     yield bench
     bench.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,13 +20,17 @@ from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import tiny_plan
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("untouched")
+    Bench(folder / "data", tiny_plan()).stop()
+    back_up(Settings(data_dir=folder / "data"), folder / "backup")
+    return folder / "backup"
+
+
 @pytest.fixture
-def backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("GAITWAY_DATABASE_URL", raising=False)
-    bench = Bench(tmp_path / "data", tiny_plan())
-    bench.stop()
-    back_up(Settings(data_dir=tmp_path / "data"), tmp_path / "backup")
-    return tmp_path / "backup"
+def backup(untouched: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(untouched, tmp_path / "backup")
 
 
 def change(backup: Path, **values: object) -> None:
@@ -65,7 +70,7 @@ def test_a_name_that_leads_outside_is_refused(backup: Path, tmp_path: Path, fiel
 
 @pytest.mark.ci
 @given(keys=st.lists(st.text(max_size=20), min_size=1, max_size=3), identity=st.text(max_size=20))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_a_description_says_nothing_lands_outside(backup: Path, keys: list[str], identity: str) -> None:
     outside = backup.parent
     change(backup, keys=keys, identity=identity)

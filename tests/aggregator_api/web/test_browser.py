@@ -41,7 +41,7 @@ PAGES = [
     "/login",
 ]
 HEAVY_S = 5.0
-"""A page may take so long on a machine that does other things; docs/pages.md says what it takes on a quiet one."""
+"""A page may take so long on a machine that does other things; docs/benchmarks.md says what it takes on a quiet one."""
 
 
 @pytest.fixture(scope="module")

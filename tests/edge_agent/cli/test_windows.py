@@ -100,23 +100,6 @@ def test_sessions_are_listed_and_labelled_whole(person: Person) -> None:
     assert person.types("label", "--file", "phone", "--activity", "run").stdout.startswith("12 windows are now run")
 
 
-@pytest.mark.parametrize(
-    ("words", "answer"),
-    [
-        (["--session", "9", "--activity", "walk"], "there is no session 9; `label --sessions` lists"),
-        (["--session", "5-2", "--activity", "walk"], "'5-2' is no session; expected a number"),
-        (["--session", "0"], "say what: --activity"),
-        (["--session", "0", "--file", "a", "--activity", "walk"], "either a file or a session"),
-        (["--session", "0", "--last", "1h", "--activity", "walk"], "either a time, or a file or session"),
-        (["--file", "fone", "--activity", "walk"], "'fone' names no one file; did you mean 'phone'"),
-    ],
-)
-def test_a_part_that_cannot_be_labelled_is_said(person: Person, words: list[str], answer: str) -> None:
-    refused = person.types("label", *words)
-    assert (refused.exit_code, answer in refused.stderr.replace("\n", " ")) == (1, True), refused.stderr
-    assert person.classes() == {"sit": 2, "": 10}
-
-
 def test_a_span_by_its_ends(person: Person) -> None:
     begin, end = (str(person.began_s + 2.56 * n) for n in (2, 5))
     done = person.types("label", "--from", begin, "--to", end, "--activity", "run")
@@ -135,6 +118,12 @@ def test_a_span_by_its_ends(person: Person) -> None:
         (["--last", "soon", "--activity", "walk"], "no duration"),
         (["--from", "15:00", "--to", "14:00", "--activity", "walk"], "swap --from and --to"),
         (["--undo"], "no label command"),
+        (["--session", "9", "--activity", "walk"], "there is no session 9; `label --sessions` lists"),
+        (["--session", "5-2", "--activity", "walk"], "'5-2' is no session; expected a number"),
+        (["--session", "0"], "say what: --activity"),
+        (["--session", "0", "--file", "a", "--activity", "walk"], "either a file or a session"),
+        (["--session", "0", "--last", "1h", "--activity", "walk"], "either a time, or a file or session"),
+        (["--file", "fone", "--activity", "walk"], "'fone' names no one file; did you mean 'phone'"),
     ],
 )
 def test_what_cannot_be_labelled_is_said(person: Person, words: list[str], answer: str) -> None:

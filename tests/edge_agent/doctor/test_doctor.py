@@ -23,12 +23,13 @@ from edge_agent.__main__ import app
 from edge_agent.config.settings import load
 from edge_agent.doctor import CheckResult, Level, machine, network
 from edge_agent.doctor.sensors import check_motion, check_sensors, from_health
-from edge_agent.sensors.health import SensorHealth
+from edge_agent.sensors.source import SensorHealth
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from har_pipeline import Recording
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, walk
 from tests.edge_agent.sensors.test_app_export import as_folder, tables
 from tests.edge_agent.sensors.test_iio import imu
+from tests.ports import free_port
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 Levels = dict[str, Level]
@@ -163,12 +164,6 @@ def test_each_step_towards_the_server_has_its_own_failure(tmp_path: Path, server
         assert last(f"http://127.0.0.1:{closed.getsockname()[1]}").check == "server: port"
     assert last(server.replace("http:", "https:")).check == "server: TLS"
     assert "404" in last(server + "/below").message
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.service

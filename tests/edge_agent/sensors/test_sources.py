@@ -20,8 +20,7 @@ from edge_agent.doctor.sensors import check_sensors
 from edge_agent.machine.events import DataReady, Event, SensorFailed
 from edge_agent.sensors import open_source
 from edge_agent.sensors.collector import Collector
-from edge_agent.sensors.health import SensorHealth
-from edge_agent.sensors.source import ThreadedSource
+from edge_agent.sensors.source import SensorHealth, ThreadedSource
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.supervisor.status import collected_windows
 from federation.plan import Plan
@@ -121,7 +120,7 @@ def test_wrong_units_are_said_in_the_log_by_status_and_by_the_doctor(
 
 def test_what_was_put_right_is_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("edge_agent.sensors.health.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("edge_agent.sensors.source.time.monotonic", lambda: now[0])
     health = SensorHealth("iio")
     values = np.random.default_rng(0).normal((0, 0, 1), 0.003, (600, 3))
     for hour, scale in enumerate((1.0, 9.81, 9.81)):

@@ -14,7 +14,7 @@ import pytest
 from edge_agent.machine.commands import Evaluate
 from edge_agent.serving import heads, model_runs
 from edge_agent.serving.choice import Rules
-from edge_agent.serving.heads import add_network, evaluate_heads
+from edge_agent.serving.heads import add_network, comparable, evaluate_heads
 from edge_agent.serving.model_registry import ModelRegistry, Verdict
 from edge_agent.serving.model_runs import ExampleKind, Model, ModelEvaluation, Windows
 from edge_agent.storage.data_folder import sha256_of, write_file
@@ -86,14 +86,15 @@ def verdict_where(
         for file, content in ((MODEL, name.encode()), (CHECKPOINT, b"weights"), (PARITY, b'{"round": 7}')):
             write_file(folder / HEADS / name / file, content)
 
-    def run(path: Path, model: Model, asked: Windows, threads: int) -> ModelEvaluation:
+    def run(path: Path, model: Model, asked: Windows) -> ModelEvaluation:
         y = asked.holdout.windows.y
         answers = np.where(np.array(right[path.parent.name]) > 0, y, 1 - y)
         return ModelEvaluation(model, *DEFAULT_TASK().judge(y, answers, LABELS, "windows"))
 
     monkeypatch.setattr(heads, "run_model", run)
     monkeypatch.setattr(model_runs, "run_model", run)
-    return evaluate_heads(folder, asked, SplitWindows(many, many), ExampleKind(), present, Rules(labels=LABELS))
+    able = Windows.of(comparable(SplitWindows(many, many)), None, ExampleKind(), LABELS)
+    return evaluate_heads(folder, asked, able, present, Rules(labels=LABELS))
 
 
 MOST, ONE_MORE, ALL = [1] * 8 + [0] * 4, [1] * 9 + [0] * 3, [1] * 12

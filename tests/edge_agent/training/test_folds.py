@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import NonRetryableJobError
 from edge_agent.storage.window_store import FILE_NAME, WindowStore
-from edge_agent.training import folds, torch_runtime, trainer
+from edge_agent.training import cross_validation, torch_runtime, trainer
 from edge_agent.training.cross_validation import NOT_VALIDATED, CrossValidation
 from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, GLOBAL, MIDWAY, MODEL, RESULT
 from edge_agent.training.local_data import MIN_MEASURED, read_split, read_unlabelled_data
@@ -112,7 +112,7 @@ def test_a_device_with_several_sessions_leaves_answers_of_models_that_have_not_s
         assert not (job.out / CROSS_VALIDATION).exists()  # the update does not wait for it
         patch.setattr(torch_runtime.TorchRuntime, "load_client", None)  # the supervisor has moved its file by now
         trainer.validate(context, trained, time.monotonic() + job.round_s)
-    assert len(seen) == folds.FOLDS
+    assert len(seen) == cross_validation.FOLDS
     kept = CrossValidation.read(job.out / CROSS_VALIDATION)
     assert kept is not None
     with closing(WindowStore(device)) as store:
@@ -161,7 +161,7 @@ def test_no_fold_is_begun_that_would_end_after_the_rounds_time(device: Path) -> 
     with closing(WindowStore(device)) as store:
         windows = read_split(store, DEVICE, context.settings, PLANS["fedavg"]).labelled
     ticks = iter(range(0, 1000, 10))
-    found = folds.cross_validate(
+    found = cross_validation.cross_validate(
         lambda fold: {"personalized": np.full(len(fold.holdout), NOT_VALIDATED)},
         windows, dataset_settings("synthetic"), context.job.plan, deadline=25.0, clock=lambda: next(ticks),
     )  # fmt: skip
@@ -172,8 +172,9 @@ def test_what_nobody_has_trained_is_no_global_model(device: Path) -> None:
     context = trainer.build_context(a_job(device, PLANS["fedavg"], kind="adopt"))
     assert trainer.adopt(context)  # somebody released it; the holdout will tell
     unmeasured = context.data._replace(holdout=context.data.holdout.select(np.zeros(0, np.int64)))
+    context.data = unmeasured
     with pytest.raises(NonRetryableJobError, match="nobody has trained it yet"):
-        trainer.adopt(context._replace(data=unmeasured))
+        trainer.adopt(context)
     job = a_job(device, PLANS["fedavg"])
     context = trainer.build_context(job)
     trainer.validate(context, trainer.train(context), time.monotonic() + job.round_s)

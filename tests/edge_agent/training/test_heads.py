@@ -199,8 +199,7 @@ def test_without_labels_its_own_windows_adapt_the_shared_head_by_either_runtime(
         if may_adapt:
             monkeypatch.setattr(pseudo_labels, "MIN_WINDOWS", 50)
             monkeypatch.setattr(pseudo_labels, "MIN_AGREEMENT", 0.4)
-            monkeypatch.setattr("edge_agent.training.orientation.FAR", 9.0)
-            monkeypatch.setattr("edge_agent.training.sums_runtime.FAR", 9.0)
+            monkeypatch.setattr("edge_agent.training.runtime.FAR", 9.0)
         for runtime in ("torch", "onnx"):
             job = a_job(folder, plan, "adopt", 2, broadcast=broadcast, continuous=True)
             shutil.rmtree(job.out / HEADS, ignore_errors=True)  # of the tests that had the device before

@@ -14,9 +14,9 @@ import torch
 from edge_agent.errors import NonRetryableJobError
 from edge_agent.storage.data_folder import write_file
 from edge_agent.training import trainer
-from edge_agent.training.checkpoints import EpochCheckpoints
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job, JobEnded, JobLine, TrainingProcess
-from edge_agent.training.round_budget import RoundBudget, checkpoint_path
+from edge_agent.training.limits import RoundBudget, checkpoint_path
+from edge_agent.training.torch_files import EpochCheckpoints
 from federation import wire
 from federation.plan import Plan
 from federation.training.local_round import EpochCheckpoint, LocalRound

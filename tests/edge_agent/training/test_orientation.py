@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from edge_agent.training.local_data import LocalData
-from edge_agent.training.orientation import orientation_of
+from edge_agent.training.torch_runtime import orientation_of
 from federation.aggregation import ridge
 from federation.aggregation.ridge_numpy import MIN_VARIANCE
 from federation.records import Tree

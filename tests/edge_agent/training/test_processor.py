@@ -15,9 +15,9 @@ import torch
 from edge_agent.doctor import machine
 from edge_agent.doctor.check_result import Level
 from edge_agent.supervisor.persistence import manifest_of
-from edge_agent.training import entrypoint, processor, trainer
+from edge_agent.training import entrypoint, limits, trainer
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job
-from edge_agent.training.processor import ON_CPU, Placement, place
+from edge_agent.training.limits import ON_CPU, Placement, place
 from edge_agent.training.program_runtime import open_program
 from federation.records.tree import flatten
 from federation.wire.schema import schema_of
@@ -33,7 +33,7 @@ MB = 1 << 20
 def caps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What the kernel would be asked for; this process itself gets no cap."""
     found: list[int] = []
-    monkeypatch.setattr(processor, "cap_memory", found.append)
+    monkeypatch.setattr(limits, "cap_memory", found.append)
     monkeypatch.setattr(entrypoint, "cap_memory", found.append)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     return found
@@ -87,7 +87,7 @@ def test_torch_has_its_share_of_the_gpu_and_no_cap_of_its_address_space(
     said = place("torch", "cuda", 1024)
     assert said.describe() == (
         "on the CPU: CUDA cannot be begun: CUDA driver error: initialization error; install a build with CUDA "
-        '(docs/install-devices.md), or set [training] device = "cpu"'
+        '(docs/devices.md), or set [training] device = "cpu"'
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "finds no GPU that it can use" in place("torch", "cuda", 512).words
@@ -97,7 +97,7 @@ def test_torch_has_its_share_of_the_gpu_and_no_cap_of_its_address_space(
 def test_without_a_gpu_the_cap_is_set_at_once_and_nothing_is_looked_for(
     caps: list[int], monkeypatch: pytest.MonkeyPatch, device: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(processor, "GPU_FILES", (str(tmp_path / "nvidiactl"),))
+    monkeypatch.setattr(limits, "GPU_FILES", (str(tmp_path / "nvidiactl"),))
     job = a_job(device, make_plan()).model_copy(update={"processor": "auto", "nice": 0})
     entrypoint.limit_resources(job)
     assert caps == [job.memory_mb]
@@ -169,7 +169,7 @@ def test_the_doctor_says_on_what_it_would_train(orin: dict[str, Any], monkeypatc
 
 
 def fallback_of(reason: str) -> tuple[str, ...]:
-    return processor.fallback(reason, 0)[1:]
+    return limits.fallback(reason, 0)[1:]
 
 
 def _raise(error: Exception) -> Any:

@@ -103,11 +103,16 @@ def test_a_full_queue_loses_no_chunk(tmp_path: Path) -> None:
 
 
 class Server(BaseHTTPRequestHandler):
-    data, honours_range, seen = b"", True, []
+    data, honours_range, seen, moved_to = b"", True, [], ""
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
         Server.seen.append(wanted)
+        if Server.moved_to:
+            self.send_response(302)
+            self.send_header("Location", Server.moved_to)
+            self.end_headers()
+            return
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and Server.honours_range else 0
         self.send_response(206 if start else 200)
         self.end_headers()
@@ -185,6 +190,14 @@ def test_models_are_fetched_from_the_servers_own_origin_alone(tmp_path: Path, ur
     blobs = BlobDownloader(tmp_path, "http://127.0.0.1:9", 1.0)
     with pytest.raises(DownloadError, match=r"was announced, but models are fetched from http://127.0.0.1:9/ alone"):
         blobs.fetch(point(b"x", url))
+
+
+@pytest.mark.parametrize("place", ["http://127.0.0.1:9/x", "/v1/blobs/elsewhere"])
+def test_no_redirection_is_followed(tmp_path: Path, address: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "moved_to", place)
+    with pytest.raises(DownloadError, match=r"cannot download http://.*: the server answered 302 Found"):
+        BlobDownloader(tmp_path, address, 5.0).fetch(point(b"x"))
+    assert Server.seen == [None]
 
 
 def test_a_network_path_stays_below_the_server_and_no_server_is_an_error(tmp_path: Path) -> None:

@@ -304,11 +304,10 @@ def test_the_command_writes_a_config_enrols_and_says_when_it_must_wait(server: s
 def test_the_api_key_goes_to_the_server_and_to_nobody_else(tmp_path: Path) -> None:
     blobs = BlobDownloader(tmp_path, "https://gaitway.example/base", 1.0)
     pointer = BlobPointer(sha256="a" * 64, size=1, url="x")
-    mine = blobs.request("https://gaitway.example/base/v1/blobs/x", pointer, 0, "gw_key")
-    assert mine.unredirected_hdrs == {"Authorization": "Bearer gw_key"}
-    assert mine.headers == {}
+    headers = blobs.headers("https://gaitway.example/base/v1/blobs/x", pointer, 0, "gw_key")
+    assert headers == {"Authorization": "Bearer gw_key"}
     for url in ("https://evil.example/v1/blobs/x", "https://gaitway.example/baseless", "http://gaitway.example/base/x"):
-        assert blobs.request(url, pointer, 0, "gw_key").unredirected_hdrs == {}
+        assert blobs.headers(url, pointer, 0, "gw_key") == {}
 
 
 def test_credentials_are_replaced_whole(tmp_path: Path) -> None:

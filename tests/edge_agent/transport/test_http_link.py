@@ -16,7 +16,7 @@ from edge_agent.config.settings import ServerSection
 from edge_agent.machine.events import Acknowledged, Announced, Connected, Disconnected, MessageRejected
 from edge_agent.transport.fallback_link import FallbackLink
 from edge_agent.transport.http_link import HttpLink
-from edge_agent.transport.link import Link, LinkEvent, MessageDelivered
+from edge_agent.transport.link import Link, LinkEvent, LinkOptions, MessageDelivered
 from edge_agent.transport.trust import Trust
 from federation.protocol.messages import Acknowledgement, DeviceStatus, Notice, read, write
 from federation.protocol.over_http import END, ServerEvent, write_event
@@ -119,9 +119,7 @@ class Device:
         trust = Trust("demo", DEVICE, KEY.public_key().public_bytes_raw())
         section = ServerSection(url=server.url, timeout_s=60.0)
         given = Keys(*(keys or ("good",)))
-        self.link = HttpLink(
-            section, "demo", DEVICE, in_flight=2, post=self.posted.put, renewal=given, verify=trust.open
-        )
+        self.link = HttpLink(section, LinkOptions("demo", DEVICE, 2, self.posted.put, given, trust.open))
         if start:
             self.link.start()
 
@@ -250,19 +248,21 @@ class Closed(Link):
 
     def _leave(self, *, say_offline: bool, timeout_s: float) -> None: ...
 
-    def _renew(self) -> str | None:
-        return ""
+    def _has_others(self) -> bool:
+        return False
+
+    _address = "nowhere"
 
 
 def test_auto_takes_http_once_the_broker_was_not_reached_three_times(server: Server) -> None:
     posted, trust = queue.SimpleQueue[LinkEvent](), Trust("demo", DEVICE, KEY.public_key().public_bytes_raw())
 
     def closed(post: Callable[[LinkEvent], None]) -> Link:
-        return Closed("demo", DEVICE, post=post, verify=trust.open)
+        return Closed(LinkOptions("demo", DEVICE, 2, post, Keys("good"), trust.open))
 
     def http(post: Callable[[LinkEvent], None]) -> Link:
         section, keys = ServerSection(url=server.url), Keys("good")
-        return HttpLink(section, "demo", DEVICE, in_flight=2, post=post, renewal=keys, verify=trust.open)
+        return HttpLink(section, LinkOptions("demo", DEVICE, 2, post, keys, trust.open))
 
     link = FallbackLink(closed, http, posted.put)
     link.start()
@@ -276,8 +276,8 @@ def test_auto_takes_http_once_the_broker_was_not_reached_three_times(server: Ser
 class Reachable(Closed):
     """A link that is let in once `opened` is set, and serves until it is told to hang up."""
 
-    def __init__(self, opened: threading.Event, **options: Any) -> None:
-        super().__init__("demo", DEVICE, **options)
+    def __init__(self, opened: threading.Event, options: LinkOptions) -> None:
+        super().__init__(options)
         self.opened, self.left = opened, threading.Event()
         self.said: list[DeviceStatus] = []
 
@@ -307,12 +307,13 @@ class Choice:
         trust = Trust("demo", DEVICE, KEY.public_key().public_bytes_raw())
 
         def mqtt(post: Callable[[LinkEvent], None]) -> Link:
-            self.brokers.append(Reachable(self.opened, post=post, verify=trust.open))
+            options = LinkOptions("demo", DEVICE, 2, post, Keys("good"), trust.open)
+            self.brokers.append(Reachable(self.opened, options))
             return self.brokers[-1]
 
         def http(post: Callable[[LinkEvent], None]) -> Link:
             section, keys = ServerSection(url=server.url), Keys("good")
-            return HttpLink(section, "demo", DEVICE, in_flight=2, post=post, renewal=keys, verify=trust.open)
+            return HttpLink(section, LinkOptions("demo", DEVICE, 2, post, keys, trust.open))
 
         self.link = FallbackLink(mqtt, http, self.posted.put, return_s=0.2, idle_s=idle_s)
         if idle_s:  # before anything could be tried

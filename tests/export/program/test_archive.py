@@ -11,16 +11,15 @@ from contextlib import suppress
 
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from export.program import archive
-from export.program.archive import MANIFEST, read_program
-from export.program.errors import ProgramError
+from export.program.archive import MANIFEST, check_graph, read_program
 from export.program.exporter import export_program
-from export.program.graph_check import check_graph
 from export.program.manifest import OPERATORS
+from export.runtime import ProgramError
 from tests.export.program.small_federations import small_federation, small_program
 
 
@@ -145,7 +144,6 @@ def test_a_file_that_unpacks_to_more_than_it_may_is_refused(monkeypatch: pytest.
         read_program(packed({**files_of(small_program("fedavg")[1]), "step.onnx": bytes(1 << 20)}))
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_in_words(data: bytes) -> None:
     with pytest.raises(ProgramError):
@@ -154,7 +152,6 @@ def test_any_bytes_are_refused_in_words(data: bytes) -> None:
         check_graph(data)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_a_changed_graph_is_read_or_refused_in_words(data: st.DataObject) -> None:
     graph = bytearray(files_of(small_program("fedavg")[1])["evaluate.onnx"])

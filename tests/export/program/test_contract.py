@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from export.program.errors import ProgramError
 from export.program.exporter import EVALUATION_BATCH, export_program, federation_of
 from export.program.host import DeviceExamples, measure
 from export.program.parity import (
@@ -23,6 +22,7 @@ from export.program.parity import (
     run_both,
 )
 from export.program.runtime import TrainingProgram
+from export.runtime import ProgramError
 from federation.methods import METHODS
 from federation.plan import Augmentation
 from federation.tasks.task import arrays

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.program.errors import ProgramError
 from export.program.host import DeviceExamples, ProgramRound, RoundIdentity, RoundOutcome, train
 from export.program.parity import as_arrays, generated_examples
 from export.program.runtime import Arrays, TrainingProgram
+from export.runtime import ProgramError
 from tests.export.program.small_federations import loaded, small_program
 from tests.repository.imports import REPOSITORY
 

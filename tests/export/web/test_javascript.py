@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import phone
+from export.gates import generated_windows
 from export.onnx_export import export_onnx
 from export.recognizer import Recognizer
 from export.runtime import Session
-from export.sample_examples import generated_windows
 from gaitway.input_spec import InputSpec
 from har_pipeline import PipelineSettings, Recording, SampleUnits, StreamPipeline, recordings
 from models import build

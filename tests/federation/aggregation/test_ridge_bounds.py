@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from federation.aggregation import ridge
@@ -43,7 +43,6 @@ def packed(matrix: np.ndarray) -> torch.Tensor:
     return torch.tensor(matrix[np.triu_indices(D + 1)].astype(np.int32))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.integers(1, 400),

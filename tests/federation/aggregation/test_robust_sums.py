@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from federation.aggregation import ridge, robust
@@ -138,7 +138,6 @@ RULES = [
 ]
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.sampled_from([*HONEST, *HOSTILE]), max_size=10, unique=True),
     st.sampled_from(RULES),

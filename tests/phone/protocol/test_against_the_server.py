@@ -22,8 +22,9 @@ from federation import wire
 from federation.aggregation.ridge_numpy import Damping, FixedSums, solve, solve_mean, sums_of, travelling
 from federation.protocol.enrolment_uri import EnrolmentUri
 from phone import APP
-from tests.live.real_parts import free_port, wait_for_port
+from tests.live.real_parts import wait_for_port
 from tests.phone.test_javascript import HERE, why_not
+from tests.ports import free_port
 from tests.repository.imports import REPOSITORY
 
 pytestmark = [

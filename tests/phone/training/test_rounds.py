@@ -165,7 +165,7 @@ def test_in_chromium_it_does_so_in_a_worker(threads: int, page: Page, tmp_path: 
 def require_equal(cases: list[Case], told: list[dict[str, Any]]) -> None:
     for case, found in zip(cases, told, strict=True):
         program, broadcast, mine = case.program, case.broadcast, case.examples
-        expected = train(ProgramRound(program, {}, broadcast, mine, IDENTITY, scale=case.scale))
+        expected = train(ProgramRound(program, {}, broadcast, mine._replace(scale=case.scale), IDENTITY))
         upload = {name.removeprefix("upload/"): value for name, value in expected.upload.items()}
         came = arrays.decode(base64.b64decode(found["upload"]), limit_bytes=1 << 24)
         assert list(came) == list(upload), case.names

@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -24,19 +25,12 @@ from sim.engines.serial import operations_of_a_step
 from sim.engines.shared_memory import ALIGNMENT, Packing, read
 from sim.errors import EngineError, SettingsError
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data, resolve
+from sim.run import build_simulation, resolve
 from tests.sim.engines.local_rounds import FAMILIES, ROUNDING_SWITCHES, all_rounds, first_round, some_rounds
-from tests.sim.small_runs import first, needs_fork, settings_for
+from tests.sim.small_runs import needs_fork, settings_for
 
 ALWAYS = ("fedavg", "fedali", "fedproto", "scaffold")
 """Weights, prototypes beside weights, prototypes alone, and a memory of its own; CI has the others."""
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
-    """Two clients with few examples, unlike in number."""
-    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
-    return first(data, {"ada": 20, "bob": 12})
 
 
 def state_of(simulation: Simulation) -> dict[str, torch.Tensor]:
@@ -185,17 +179,6 @@ def test_processes_stack_clients_where_their_steps_are_small(
 
 
 @needs_fork
-def test_processes_leave_clients_apart_where_their_steps_are_large(
-    few: FederatedData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sim.engines.processes.SMALL_STEP", 1)
-    simulation = build_simulation(resolve(settings_for(batch=8)), few)
-    engine = simulation.engine = Processes(1, None)
-    next(simulation.run_rounds())
-    assert list(engine.together.values()) == [1]
-
-
-@needs_fork
 def test_a_client_of_few_examples_does_not_make_steps_look_small(
     few: FederatedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,11 +248,14 @@ def test_steps_of_few_examples_are_small_that_time_alone(few: FederatedData, mon
 
 
 @needs_fork
-@pytest.mark.parametrize(("each", "together"), [(100, MAX_STACKED), (SMALL_STEP, 1)])
-def test_a_step_that_moves_many_parameters_is_not_small(
-    each: int, together: int, few: FederatedData, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("bound", "value", "together"),
+    [("SMALL_STEP", 1, 1), ("PARAMETER_OPERATIONS", 100, MAX_STACKED), ("PARAMETER_OPERATIONS", SMALL_STEP, 1)],
+)
+def test_processes_leave_clients_apart_where_a_step_is_large_or_moves_many_parameters(
+    bound: str, value: int, together: int, few: FederatedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sim.engines.processes.PARAMETER_OPERATIONS", each)
+    monkeypatch.setattr(f"sim.engines.processes.{bound}", value)
     simulation = build_simulation(resolve(settings_for(batch=8)), few)
     engine = simulation.engine = Processes(1, None)
     next(simulation.run_rounds())
@@ -333,21 +319,10 @@ def test_work_that_always_kills_its_process_is_given_up_by_name(tmp_path: Path) 
 
 
 @needs_fork
-def test_an_error_of_the_work_is_told_with_its_name() -> None:
-    def work(number: int) -> Tree:
-        raise ValueError(f"no {number}")
-
-    with pytest.raises(EngineError, match="client 3: ValueError: no 3"):
-        list(fork_map([3], work, 1, lambda number: f"client {number}"))
-
-
-@needs_fork
-def test_an_end_of_file_within_the_work_is_its_error_and_not_its_processes() -> None:
-    def work(number: int) -> Tree:
-        raise EOFError("half a file")
-
-    with pytest.raises(EngineError, match="7: EOFError: half a file"):
-        list(fork_map([7], work, 1))
+@pytest.mark.parametrize("error", [ValueError("no 3"), EOFError("half a file")])  # not the processes' own
+def test_an_error_of_the_work_is_told_with_its_name(error: Exception) -> None:
+    with pytest.raises(EngineError, match=f"client 3: {type(error).__name__}: {error}"):
+        list(fork_map([3], Mock(side_effect=error), 1, lambda number: f"client {number}"))
 
 
 @needs_fork

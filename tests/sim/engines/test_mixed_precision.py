@@ -17,17 +17,10 @@ from sim.reports.comparison.records import training_differences
 from sim.reports.report import repeat_command, settings_tables
 from sim.results.run_directory import RunDirectory
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data, resolve, run
-from tests.sim.small_runs import first, settings_for
+from sim.run import build_simulation, resolve, run
+from tests.sim.small_runs import settings_for
 
 pytestmark = pytest.mark.ci
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
-    """Two clients with few examples."""
-    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
-    return first(data, {"ada": 20, "bob": 12})
 
 
 def played(data: FederatedData, autocast: str, **engine: object) -> Simulation:

@@ -24,10 +24,10 @@ from sim.engines import Processes, RayCluster, Serial
 from sim.engines.client_store import DiskStore
 from sim.errors import EngineError
 from sim.rounds.simulation import Simulation
-from sim.run import build_simulation, load_data, resolve
+from sim.run import build_simulation, resolve
 from tests.sim.engines.local_rounds import OPTIMIZERS, first_round, gaps, three_steps, too_far
 from tests.sim.local_ray import local_cluster
-from tests.sim.small_runs import first, settings_for
+from tests.sim.small_runs import settings_for
 from tests.sim.test_tasks import simulation
 
 ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'gaitway[ray]'")
@@ -47,13 +47,6 @@ STEPPED_IN_CI = ("har_cnn", "mnist_cnn", "hart_alp")
 def cluster() -> Iterator[None]:
     with local_cluster():
         yield
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
-    """Two clients with few examples, unlike in number."""
-    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
-    return first(data, {"ada": 20, "bob": 12})
 
 
 def tensors(simulation: Simulation) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def test_presets_prints_every_table_and_figure_with_its_commands() -> None:
     assert "Tan" not in alone
 
 
-def test_a_paper_has_a_row_for_each_in_the_document() -> None:
-    document = Path("docs/papers.md").read_text()
+def test_each_table_that_was_made_again_is_in_the_document() -> None:
+    document = Path("docs/results.md").read_text()
     for _, paper in all_papers():
         assert "\n".join(markdown(paper)) in document

@@ -22,8 +22,9 @@ from edge_agent.storage.state_store import StateStore
 from har_pipeline import dataset_labels
 from tests.edge_agent.factories import announcement, make_plan
 from tests.edge_agent.sensors.sensor_logger.phone import annotation, bodies, entries, messages, walk
-from tests.edge_agent.sensors.sensor_logger.test_http import TOKEN, free_port, post
+from tests.edge_agent.sensors.sensor_logger.test_http import TOKEN, post
 from tests.edge_agent.storage.test_durability import REPOSITORY, fill, small_disk
+from tests.ports import free_port
 
 __all__ = ["small_disk"]
 pytestmark = [pytest.mark.service, pytest.mark.slow]

@@ -43,6 +43,7 @@ from tests.edge_agent.sensors.sensor_logger.phone import (
     messages,
     walk,
 )
+from tests.ports import free_port
 
 TOKEN = "a-token-of-this-device"
 
@@ -253,12 +254,6 @@ def phone_config(folder: Path, **phone: Any) -> Config:
     config = make_config(folder)
     own = {"sensors": SensorsSection(source="sensor_logger_http"), "phone": PhoneSection(token=TOKEN, **phone)}
     return config.model_copy(update=own)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(posted: queue.SimpleQueue[Event], kind: type[Event], seconds: float = 60.0) -> Any:

@@ -23,7 +23,8 @@ from edge_agent.storage.window_store import WindowStore
 from har_pipeline import dataset_labels
 from tests.edge_agent.factories import make_config, make_plan
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, annotation, bodies, entries, messages, walk
-from tests.edge_agent.sensors.sensor_logger.test_http import free_port, wait_for
+from tests.edge_agent.sensors.sensor_logger.test_http import wait_for
+from tests.ports import free_port
 
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 pytestmark = [

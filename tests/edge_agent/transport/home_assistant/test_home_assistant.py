@@ -24,8 +24,8 @@ from edge_agent.storage.consent import noted_topics, switch_home_assistant
 from edge_agent.storage.state_store import StateStore
 from edge_agent.transport import home_assistant
 from edge_agent.transport.home_assistant import HomeAssistant, HomeState
-from tests.edge_agent.sensors.sensor_logger.test_http import free_port
 from tests.edge_agent.transport.home_assistant.published_schema import Sensor, check
+from tests.ports import free_port
 
 MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 LABELS = ("wlk", "sit", "stairs_up")

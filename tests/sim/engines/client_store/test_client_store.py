@@ -21,8 +21,8 @@ from sim.errors import RunDirectoryError, SettingsError
 from sim.rounds import checkpoint
 from sim.rounds.checkpoint import Checkpoint
 from sim.rounds.simulation import Simulation
-from sim.run import Places, build_simulation, load_data, resolve, run
-from tests.sim.small_runs import Reporter, first, needs_fork, settings_for
+from sim.run import Places, build_simulation, resolve, run
+from tests.sim.small_runs import Reporter, needs_fork, settings_for
 
 METHODS = [
     "moon",
@@ -32,13 +32,6 @@ METHODS = [
     *(pytest.param(name, marks=pytest.mark.ci) for name in ("fedavg", "fedrep", "fedproto", "fesem")),
 ]
 """With the model before, variates, a second model, buffers; without memory, a private head, own uploads, centres."""
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
-    """Two clients with few examples, unlike in number."""
-    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
-    return first(data, {"ada": 20, "bob": 12})
 
 
 def on_disk(simulation: Simulation, folder: Path) -> Simulation:

@@ -13,7 +13,7 @@ import pytest
 from sim.errors import RunDirectoryError, SettingsError
 from sim.sweep.arena.cells import open_cells, read_declaration
 from sim.sweep.arena.measures import CellSummary, read_summaries, write_summary
-from sim.sweep.arena.rendering import AXIS, HEADS, rank_figure, render, render_figures, render_marks, render_measures
+from sim.sweep.arena.rendering import AXIS, rank_figure, render, render_figures, render_marks, render_measures
 from sim.sweep.arena.running import differences, draw_cell
 from tests.repository.imports import REPOSITORY
 from tests.sim.sweep.arena.test_cells import summary
@@ -54,7 +54,15 @@ def test_differences_are_paired_over_seeds(folder: Path) -> None:
     first = render(folder, runs)
     assert "| own later windows | motionsense |" in first
     assert "| fedavg | 85.0 |" in first
-    assert "| each alone | 88.0 (+3.0 [-1.3, +7.3], p 0.095) |" in first
+    assert "| each alone | 88.0 (+3.0) |" in first
+    row = next(row for row in measures_of(folder, runs) if row["arm"] == "local")
+    found = {name: row[name] for name in ("compared", "difference", "ci_low", "ci_high", "p")}
+    assert found == {"compared": "own", "difference": "3", "ci_low": "-1.3", "ci_high": "7.3", "p": "0.0955"}
+
+
+def test_a_significant_difference_has_a_star(folder: Path) -> None:
+    runs = known(folder, fedavg=[0.80, 0.90, 0.85], local=[0.90, 1.00, 0.951])
+    assert "| each alone | 95.0 (+10.0*) |" in render(folder, runs)
 
 
 def test_a_table_of_accuracies_is_not_called_one_of_macro_f1(folder: Path) -> None:
@@ -156,11 +164,10 @@ def test_a_replay_sees_a_score_that_moved_but_not_another_machines_rounding() ->
 
 def test_the_page_is_what_the_summaries_say() -> None:
     given = REPOSITORY / "experiments", read_summaries(REPOSITORY / "docs/results")
-    made = {f"{page}.md": render(*given, page) for page in HEADS} | {"measures.csv": render_measures(*given)}
+    made = {"results.md": render(*given), "measures.csv": render_measures(*given)}
     made |= {f"figures/{name}": text for name, text in render_figures(*given).items()}
     for name, text in made.items():
         assert (REPOSITORY / "docs" / name).read_text() == text, "run `python -m sim arena render`"
-    assert {page for page in HEADS if made[f"{page}.md"].count("\n") > 210} == set()
 
 
 @pytest.mark.parametrize(("third", "figures"), [("", ["two-ranks.svg"]), ('data = "motionsense"', [])])
