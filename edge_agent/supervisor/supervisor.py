@@ -189,6 +189,9 @@ class Supervisor:
                 self._conditions.update_phone(posted)
             case NewWindows(windows):
                 self._classifier.submit(windows)
+            case WithdrawalReady(update_id):
+                if update_id in self.store.outbox():  # else it took long to write, and another has taken its place
+                    self._dispatch(posted)
             case Announced(announcement):
                 self._announced(announcement)
             case Acknowledged(ack):

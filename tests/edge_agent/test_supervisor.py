@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
 from edge_agent.errors import ConfigError
-from edge_agent.machine.events import Announced, Connected, Invited
+from edge_agent.machine.events import Announced, Connected, Invited, WithdrawalReady
 from edge_agent.machine.state import identity
 from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import StateStore
@@ -292,3 +292,12 @@ def test_a_model_whose_export_lost_to_the_next_round_is_judged_after_it(supervis
     assert {row["round"] for row in compared["models"]} == {1, 2}
     assert [row["in_use"] for row in compared["models"]].count(True) == 1
     store.close()
+
+
+@pytest.mark.parametrize("supervised_device", [1], indirect=True)
+def test_a_withdrawal_that_another_one_has_replaced_is_not_sent(supervised_device: SupervisedDevice) -> None:
+    """Writing one may take longer than the wait for it on a busy disk, and then a second one is written."""
+    device = supervised_device
+    device.post(WithdrawalReady("s1-first-out"))
+    run(device.supervisor, lambda: None)
+    assert device.supervisor.agent.outbox == ()
