@@ -5,7 +5,7 @@ shares, drawn as rounded normal numbers: from a deviation of 4 on no score tells
 of `sim run --set secure.noise_multiplier=…`. More devices than there are: as many copies of
 these, whose sum is so many times as large, while the noise stays. Everything else is the server's own code.
 
-Example: python benchmarks/noise_on_sums.py --root ../shared/data --cache .cache/windows
+Example: python benchmarks/noise_on_sums.py --data-root ../shared/data --cache .cache/windows
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def print_tables(name: str, devices: AttackedRound, seeds: int) -> None:
 def main() -> None:
     """Read the options and print a table for each data set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, required=True, help="folder with motionsense and uci_har")
+    parser.add_argument("--data-root", type=Path, required=True, help="folder with motionsense and uci_har")
     parser.add_argument("--cache", type=Path, help="where processed windows are kept")
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--seeds", type=int, default=3, help="of the noise")
@@ -127,7 +127,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in options.sets:
         print(f"reading {name}", file=sys.stderr)
-        print_tables(name, devices_of(name, options.root, options.cache), options.seeds)
+        print_tables(name, devices_of(name, options.data_root, options.cache), options.seeds)
 
 
 if __name__ == "__main__":

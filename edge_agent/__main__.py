@@ -18,9 +18,10 @@ from edge_agent.cli.setup import enrol, page_password
 from edge_agent.cli.status import doctor, models, status
 from edge_agent.cli.windows import label, windows
 from edge_agent.config.settings import example
+from gaitway.command_line import CommandLine
 from gaitway.files import keep_private
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
+app = CommandLine(rich_markup_mode="markdown")
 
 
 @app.callback()
@@ -32,7 +33,8 @@ def program() -> None:
     keep_private()
 
 
-for command in (run, enrol, status, label, windows, models, privacy, doctor):
+app.command(can_be_quiet=False)(run)
+for command in (enrol, status, label, windows, models, privacy, doctor):
     app.command()(command)
 
 

@@ -30,9 +30,10 @@ from rich.table import Table
 from export.recognizer import Recognizer, Timeline
 from export.recording_files import CsvColumns, read_recordings
 from export.runtime import GateError, InputError, ModelMetadata, Session
+from gaitway.command_line import CommandLine
 from gaitway.errors import ExitCode, GaitwayError
 from gaitway.own_packages import install_command
-from gaitway.terminal import Console, working
+from gaitway.terminal import Console, print_error, working
 from har_pipeline import Recording
 from har_pipeline.description import read_description
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
@@ -40,11 +41,7 @@ from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 if TYPE_CHECKING:
     from export.onnx_export import ExportReport
 
-app = typer.Typer(
-    help="Turn a trained model into one self-describing ONNX file, and put such a file to work without torch.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+app = CommandLine(help="Turn a trained model into one self-describing ONNX file, and use such a file without torch.")
 
 
 @app.command("onnx")
@@ -70,6 +67,7 @@ def onnx_command(
         bool, typer.Option("--allow-few-examples", help="Accept fewer than 256 examples, or 16 that are segmented.")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Also write the report as JSON to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, and all else to stderr.")] = False,
 ) -> None:
     """Export a checkpoint to one self-describing ONNX file.
 
@@ -82,7 +80,7 @@ def onnx_command(
     from export.onnx_export import export_fixed_shapes, export_onnx, metadata_of
     from models.checkpoint import load_checkpoint
 
-    console = Console()
+    console = Console(stderr=as_json)
     with _cli_errors("export"), working(console, "exporting, and comparing ONNX Runtime with torch"):
         module, info = load_checkpoint(checkpoint)
         if info.fresh_head:
@@ -98,7 +96,10 @@ def onnx_command(
         if fixed_shapes:
             fixed = export_fixed_shapes(module, out, metadata=metadata_of(info), examples=x, allow_few=allow_few)
             result = replace(result, fixed=fixed)
-    console.print(_table(result))
+    if as_json:
+        print(json.dumps(result.to_json(), indent=2))
+    else:
+        console.print(_table(result))
     if report is not None:
         report.write_text(json.dumps(result.to_json(), indent=2) + "\n")
 
@@ -308,7 +309,7 @@ def _cli_errors(command: str) -> Iterator[None]:
     try:
         yield
     except GaitwayError as error:
-        Console(stderr=True).print(f"{command} refused: {error}", style="red", markup=False)
+        print_error(f"{command} refused: {error}")
         raise typer.Exit(ExitCode.FAILED if isinstance(error, GateError) else ExitCode.REFUSED) from None
 
 

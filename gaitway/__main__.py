@@ -162,7 +162,7 @@ def _complete() -> None:
 
 def _fail(words: str) -> NoReturn:
     end_loading()
-    print(f"gaitway: {words}", file=sys.stderr)
+    print(f"error: {words}", file=sys.stderr)
     raise SystemExit(ExitCode.REFUSED)
 
 

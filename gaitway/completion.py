@@ -27,7 +27,7 @@ USAGE = "Usage: gaitway completion SHELL\n\nPrint what makes a shell complete `g
 def main(words: Sequence[str]) -> int:
     """Print the script of the shell that is named; returns the exit status."""
     if len(words) != 1 or words[0] not in SHELLS:
-        is_help = list(words) == ["--help"]
+        is_help = list(words) in (["--help"], ["-h"])
         print(USAGE, end="", file=sys.stdout if is_help else sys.stderr)
         return ExitCode.DONE if is_help else ExitCode.REFUSED
     print(get_completion_script(prog_name="gaitway", complete_var=VARIABLE, shell=words[0]))

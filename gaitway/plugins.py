@@ -237,8 +237,8 @@ docs/examples/gaitway-feddyn is one. A device runs only what its [agent] plugins
 def main(words: Sequence[str]) -> int:
     """Print the list, as a table or as JSON; returns the exit status."""
     if words not in ([], ["--json"]):
-        print(USAGE, end="", file=sys.stdout if words == ["--help"] else sys.stderr)
-        return 0 if words == ["--help"] else 2
+        print(USAGE, end="", file=sys.stdout if words in (["--help"], ["-h"]) else sys.stderr)
+        return 0 if words in (["--help"], ["-h"]) else 2
     plugins = installed()
     if words:
         print(json.dumps([_record(plugin) for plugin in plugins], indent=2))

@@ -1,4 +1,4 @@
-"""What commands print to: words stay as they are, and long work is never silent.
+"""What commands print to: words stay as they are, errors look alike, and long work is never silent.
 
 Progress is drawn on a terminal, and printed as lines in a log or a pipe.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import rich.console
 import rich.progress
+from rich.markup import escape
 from rich.text import Text
 
 from gaitway.threads import run_in_thread
@@ -27,8 +28,20 @@ class Console(rich.console.Console):
     Into a pipe or a file it would wrap tables at 80 columns, in the middle of names: nothing there could be searched.
     """
 
+    is_silenced = False
+    """Set by `--quiet`: nothing is printed, but for errors and warnings."""
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"emoji": False, **options})
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is printed."""
+        return self._is_quiet or self.is_silenced
+
+    @quiet.setter
+    def quiet(self, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet
 
     @property
     def size(self) -> rich.console.ConsoleDimensions:
@@ -40,6 +53,25 @@ class Console(rich.console.Console):
     @size.setter
     def size(self, new_size: tuple[int, int]) -> None:
         self.width, self.height = new_size
+
+
+class ErrorConsole(Console):
+    """Standard error, whatever is silenced."""
+
+    is_silenced = property(lambda _: False)
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True, soft_wrap=True, highlight=False)
+
+
+def print_error(words: str) -> None:
+    """Say why a program ends, as all programs do."""
+    ErrorConsole().print(f"[red]error:[/] {escape(words)}")
+
+
+def print_warning(words: str) -> None:
+    """Say what is to be known, and go on."""
+    ErrorConsole().print(f"[yellow]warning:[/] {escape(words)}")
 
 
 LINE_EVERY_S = 10.0

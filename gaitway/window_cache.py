@@ -33,8 +33,8 @@ def default_cache_dir() -> Path:
 def main(words: Sequence[str]) -> int:
     """Print what is kept, or remove it; returns the exit status."""
     if words not in ([], ["--clear"]):
-        print(USAGE, end="", file=sys.stdout if words == ["--help"] else sys.stderr)
-        return 0 if words == ["--help"] else 2
+        print(USAGE, end="", file=sys.stdout if words in (["--help"], ["-h"]) else sys.stderr)
+        return 0 if words in (["--help"], ["-h"]) else 2
     folder = default_cache_dir()
     kept = _kept(folder)
     print(f"{folder}: {sum(map(len, kept.values()))} prepared data sets{', removed' if words else ''}")

@@ -15,9 +15,10 @@ from rich.markup import escape
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gaitway.command_line import CommandLine, completion
 from gaitway.errors import ExitCode
 from gaitway.own_packages import install_command
-from gaitway.terminal import Console, ProgressDisplay
+from gaitway.terminal import Console, ProgressDisplay, print_error
 from gaitway.window_cache import default_cache_dir
 from har_pipeline.apps.cli import show_exports, show_found
 from har_pipeline.apps.reader import AppReader, AppSource
@@ -40,19 +41,19 @@ from har_pipeline.splits import split_client
 from har_pipeline.streaming.windows import WindowedDataset
 from har_pipeline.units import MEANINGS
 
-app = typer.Typer(
+app = CommandLine(
     help="From the recordings of motion sensors to windows of 128 samples × 6 channels at 50 Hz.",
-    no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
 )
 console = Console()
 RootOption = Annotated[
     Path | None,
     typer.Option(
-        "--root", help="Folder or archive (zip, tar.*) that holds the data set, at any depth; `synthetic` needs none."
+        "--data-root",
+        help="Folder or archive (zip, tar.*) that holds the data set, at any depth; `synthetic` needs none.",
     ),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the counts as JSON, and all else to stderr.")]
 OptionsOption = Annotated[
     str,
     typer.Option("--options", help="As JSON, '{\"subjects\": 8}'; for a combination by member, '{\"hhar\": {…}}'."),
@@ -68,25 +69,34 @@ DescribeOption = Annotated[
 
 @app.command()
 def info(
-    dataset: Annotated[str | None, typer.Argument(help="A data set; without it all are listed.")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Argument(help="A data set; without it all are listed.", autocompletion=completion(dataset_names)),
+    ] = None,
     root: RootOption = None,
     describe: DescribeOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Without a data set: print the list as JSON.")] = False,
 ) -> None:
-    """Describe the data sets: clients, labels, expected files, settings; with --root also what was found there.
+    """Describe the data sets: clients, labels, expected files, settings; with --data-root also what was found there.
 
-    With --describe and --root every file is read: which match, which cannot be read and why, rates, labels. Examples:
+    With --describe and --data-root every file is read: which match, which cannot be read and why, rates, labels.
 
-    `python -m har_pipeline info motionsense --root DATA`
+    Examples:
 
-    `python -m har_pipeline info --describe data.toml --root DATA`
+    `python -m har_pipeline info motionsense --data-root DATA`
+
+    `python -m har_pipeline info --describe data.toml --data-root DATA`
     """
     if describe is not None:
         with _cli_errors():
             _refuse_other(dataset)
             show_description(read_description(describe), root, console)
         return
+    if dataset is None and as_json:
+        print(json.dumps([_record(reader) for reader in READERS.values()], indent=2, ensure_ascii=False))
+        return
     if dataset is None:
-        table = Table("name", "what", "acceleration", "expected under --root")
+        table = Table("name", "what", "acceleration", "expected under --data-root")
         for reader in READERS.values():
             table.add_row(reader.name, reader.summary, _acceleration(reader), reader.expected(reader.defaults))
         for name, known in COMBINATIONS.items():
@@ -126,7 +136,11 @@ def describe_command(
 @app.command("prepare")
 def prepare_command(
     dataset: Annotated[
-        str | None, typer.Argument(help=f"One of {', '.join(dataset_names())}; with --describe it may be left out.")
+        str | None,
+        typer.Argument(
+            help=f"One of {', '.join(dataset_names())}; with --describe it may be left out.",
+            autocompletion=completion(dataset_names),
+        ),
     ] = None,
     root: RootOption = None,
     describe: DescribeOption = None,
@@ -142,6 +156,7 @@ def prepare_command(
         typer.Option(help="Least share of a window that its label covers (the data set's preset by default)."),
     ] = None,
     options: OptionsOption = "{}",
+    as_json: JsonOption = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse files that cannot be read; else they are left out, and listed.")
     ] = False,
@@ -154,9 +169,9 @@ def prepare_command(
 
     `python -m har_pipeline prepare synthetic`
 
-    `python -m har_pipeline prepare spsw --root DATA --label-share 0.7`
+    `python -m har_pipeline prepare spsw --data-root DATA --label-share 0.7`
 
-    `python -m har_pipeline prepare --describe data.toml --root DATA`
+    `python -m har_pipeline prepare --describe data.toml --data-root DATA`
     """
     with _cli_errors():
         chosen = _json(options)
@@ -173,6 +188,7 @@ def prepare_command(
         )
         began = time.perf_counter()
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        console.stderr = as_json
         with ProgressDisplay(*columns, console=console, transient=True) as bar:
             task = bar.add_task(f"{dataset}: looking for files")
 
@@ -188,7 +204,10 @@ def prepare_command(
                 clients=client,
                 options=chosen,
             )
-        _count(windows, time.perf_counter() - began)
+        if as_json:
+            _print_json(windows)
+        else:
+            _count(windows, time.perf_counter() - began)
 
 
 @contextmanager
@@ -197,17 +216,13 @@ def _cli_errors() -> Iterator[None]:
     try:
         yield
     except PipelineError as error:
-        _print_error(str(error))
+        print_error(str(error))
         raise typer.Exit(ExitCode.REFUSED) from error
     except ModuleNotFoundError as error:
         if error.name not in ("pandas", "PIL"):
             raise
-        _print_error(f"this needs {error.name}, which is not installed: {install_command('runtime')}")
+        print_error(f"this needs {error.name}, which is not installed: {install_command('runtime')}")
         raise typer.Exit(ExitCode.REFUSED) from error
-
-
-def _print_error(words: str) -> None:
-    Console(stderr=True).print(f"[red]error:[/] {escape(words)}", highlight=False)
 
 
 def _refuse_other(dataset: str | None) -> None:
@@ -223,6 +238,24 @@ def _json(text: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise typer.BadParameter("--options must be a JSON object")
     return record
+
+
+def _record(reader: RecordingReader) -> dict[str, Any]:
+    about = {"name": reader.name, "summary": reader.summary, "acceleration": reader.acceleration}
+    return {**about, "expected": reader.expected(reader.defaults)}
+
+
+def _print_json(dataset: WindowedDataset) -> None:
+    """Print how many windows of each activity each client has, and what is odd."""
+    counts = {
+        client: dict(zip(dataset.labels, map(int, found), strict=True))
+        for client, found in dataset.class_counts().items()
+    }
+    findings = [
+        {"severity": severity, "clients": whose, "message": words}
+        for severity, whose, words in grouped(dataset.findings, len(dataset.clients))
+    ]
+    print(json.dumps({"name": dataset.name, "windows": counts, "findings": findings}, indent=2, ensure_ascii=False))
 
 
 def _describe(dataset: str, root: Path | None) -> None:

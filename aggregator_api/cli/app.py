@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
+from aggregator_api.cli import federations
 from aggregator_api.cli.audit import audit_app, notify_app
 from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
 from aggregator_api.cli.devices import app as devices_app
@@ -21,7 +22,6 @@ from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, dat
 from aggregator_api.cli.storage import (
     backup,
     delete_device,
-    federations_app,
     fsck,
     new_epoch,
     new_ledger,
@@ -53,7 +53,7 @@ app.add_typer(audit_app, name="audit")
 app.add_typer(notify_app, name="notify")
 devices_app.command("delete")(delete_device)
 app.add_typer(devices_app, name="devices")
-app.add_typer(federations_app, name="federations")
+app.add_typer(federations.federations_app, name="federations")
 app.add_typer(retention_app, name="retention")
 app.add_typer(rollouts_app, name="rollouts")
 app.add_typer(versions_app, name="versions")
@@ -69,7 +69,7 @@ def program() -> None:
 HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on (default 127.0.0.1).")]
 
 
-@app.command()
+@app.command(can_be_quiet=False)
 def serve(
     host: HostOption = None,
     port: Annotated[int | None, typer.Option("--port", help="Port of the REST interface (default 8080).")] = None,
@@ -123,7 +123,7 @@ def serve(
         raise fail(str(error)) from error
 
 
-@app.command()
+@app.command(can_be_quiet=False)
 def broker(
     host: Annotated[str, typer.Option("--host", help="Address of this machine alone, such as ::1.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT.")] = 1883,

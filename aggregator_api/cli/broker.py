@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, note, warn, writing
+from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, note, writing
 from aggregator_api.core.errors import AggregatorError
 from aggregator_api.core.settings import load
 from aggregator_api.transport.mqtt.mosquitto import folders
-from aggregator_api.transport.mqtt.mosquitto.mosquitto import Limits
+from aggregator_api.transport.mqtt.mosquitto.folders import Limits
+from gaitway.terminal import print_warning
 
 OutOption = Annotated[
     Path, typer.Option("--out", help="Folder for the authority, the broker's files and the server's.")
@@ -120,7 +121,7 @@ def broker_passwords(out: OutOption, data_dir: DataOption = None, config: Config
 
     Example: `python -m aggregator_api broker-passwords --out broker --config broker/server/server.toml`
     """
-    from aggregator_api.transport.mqtt.mosquitto.rotation import rotate  # paho, which --help need not
+    from aggregator_api.transport.mqtt.mosquitto.dynamic_security import rotate
 
     settings = config or out / "server" / "server.toml"
     if config is not None or data_dir is not None:
@@ -133,4 +134,4 @@ def broker_passwords(out: OutOption, data_dir: DataOption = None, config: Config
         with database_of(load(settings, data_dir=data_dir)) as database, database.write() as session:
             note(session, "broker-passwords.change", detail=f"both accounts of the server, in {out / 'server'}")
     except (AggregatorError, OSError, SQLAlchemyError) as error:
-        warn(f"the audit has no entry of it: {error}; name the server's settings by --config or --data-dir")
+        print_warning(f"the audit has no entry of it: {error}; name the server's settings by --config or --data-dir")

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.auth import api_keys, web_sessions
+from aggregator_api.auth import api_keys, sessions
 from aggregator_api.auth.api_keys import NewKey
 from aggregator_api.auth.signing import Identity
 from aggregator_api.cli.session import (
@@ -23,14 +23,14 @@ from aggregator_api.cli.session import (
     ConfigOption,
     DataOption,
     FederationOption,
+    JsonOption,
     cli_errors,
     date,
     get_federation,
     new_app,
     note,
-    print_table,
+    print_rows,
     reading,
-    warn,
     writing,
 )
 from aggregator_api.core.errors import ConfigError, NotFoundError
@@ -40,6 +40,7 @@ from aggregator_api.devices.enrolment_tokens import NewToken
 from aggregator_api.storage.db.models import CredentialRow, DeviceRow
 from federation.secure_sums import vouching
 from gaitway.files import write_file
+from gaitway.terminal import print_warning
 
 KeyFederationOption = Annotated[
     str | None, typer.Option("--federation", help="Only for this one; else the whole server.")
@@ -50,7 +51,7 @@ tokens_app = new_app("Tokens that let devices in, once each.")
 
 
 @keys_app.command("list")
-def list_keys(data_dir: DataOption = None, config: ConfigOption = None) -> None:
+def list_keys(as_json: JsonOption = False, data_dir: DataOption = None, config: ConfigOption = None) -> None:
     """List the keys, without their secrets.
 
     Example: `python -m aggregator_api keys list`
@@ -58,10 +59,23 @@ def list_keys(data_dir: DataOption = None, config: ConfigOption = None) -> None:
     rows = []
     with reading(data_dir, config) as session:
         for row, federation in api_keys.every(session):
-            ends = "revoked" if row.revoked_at else "held" if row.held_at else date(row.expires_at)
-            what = (row.prefix, row.name, " ".join(row.scopes), federation or "all")
-            rows.append((*what, date(row.created_at), date(row.used_at), ends))
-    print_table(("id", "name", "scopes", "federation", "made", "used", "ends"), rows)
+            what = {"id": row.prefix, "name": row.name, "scopes": list(row.scopes), "federation": federation}
+            times = {"created_at": row.created_at, "used_at": row.used_at}
+            ends = "revoked" if row.revoked_at else "held" if row.held_at else row.expires_at
+            rows.append({**what, **times, "ends": ends})
+    same = {key: key for key in ("id", "name", "scopes", "federation")}
+    print_rows(
+        rows,
+        {**same, "created_at": "made", "used_at": "used", "ends": "ends"},
+        as_json=as_json,
+        formats={
+            "scopes": " ".join,
+            "federation": lambda name: name or "all",
+            "created_at": date,
+            "used_at": date,
+            "ends": lambda ends: ends if isinstance(ends, str) else date(ends),
+        },
+    )
 
 
 @keys_app.command("create")
@@ -153,7 +167,7 @@ def login_link(
             raise NotFoundError("no operator's key opens this server; `keys create --scope operator` makes one")
         if api_keys.find_id(session, row.prefix, now) is None:
             raise NotFoundError(f"the key {row.prefix} opens nothing any more; `keys list` shows those that do")
-        link = f"{settings.own_url}/login/{web_sessions.make_link(session, row, now, 60.0 * minutes)}"
+        link = f"{settings.own_url}/login/{sessions.make_link(session, row, now, 60.0 * minutes)}"
         note(session, "sessions.link", detail=f"key {row.prefix}, {minutes} minutes")
     typer.echo(link)
     if open_browser:
@@ -291,7 +305,7 @@ def import_file(
         found = import_vouchers(session, get_federation(session, federation), VoucherFile.parsed(_text(file)))
         note(session, "vouch.import", federation=federation, detail=f"{len(found.devices)} devices")
     for name, reason in found.ignored.items():
-        warn(f"{name} has no voucher: {reason}")
+        print_warning(f"{name} has no voucher: {reason}")
     typer.echo(f"{len(found.devices):,} devices of {federation} are vouched for")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,19 +11,19 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from aggregator_api.core.errors import AggregatorError, BrokerError, ConfigError, NotFoundError, UnavailableError
+from aggregator_api.core.errors import BrokerError, ConfigError, NotFoundError, UnavailableError
 from aggregator_api.core.settings import Settings, load
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.database import Database, opened
 from aggregator_api.storage.db.models import FederationRow
-from gaitway.errors import ExitCode, first_problem
-from gaitway.terminal import Console
+from gaitway.command_line import CommandLine
+from gaitway.errors import ExitCode, GaitwayError, first_problem
+from gaitway.terminal import Console, print_error
 
 DAY_S = 24 * 3600
 
@@ -35,12 +36,12 @@ ConfigOption = Annotated[
     ),
 ]
 DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def new_app(about: str = "") -> typer.Typer:
+def new_app(about: str = "") -> CommandLine:
     """Make a group of commands."""
-    return typer.Typer(help=about or None, no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
+    return CommandLine(help=about or None, rich_markup_mode="markdown")
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def cli_errors() -> Iterator[None]:
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         raise fail(f"the database cannot be used: {reason}; check database_url, and the password") from error
-    except (AggregatorError, OSError) as error:
+    except (GaitwayError, OSError) as error:
         raise fail(str(error)) from error
 
 
@@ -120,13 +121,8 @@ def revoke_accounts(settings: Settings, federation: str, devices: Iterable[str],
 
 def fail(words: str) -> typer.Exit:
     """Say what is wrong, and return what ends the program."""
-    errors.print(f"[red]error:[/] {escape(words)}")
+    print_error(words)
     return typer.Exit(ExitCode.REFUSED)
-
-
-def warn(words: str) -> None:
-    """Say what is to be known, and go on."""
-    errors.print(f"[yellow]warning:[/] {escape(words)}")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -135,6 +131,20 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     Console(soft_wrap=True).print(table)
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    *,
+    as_json: bool,
+    formats: Mapping[str, Callable[[Any], str]],
+) -> None:
+    """Print rows as a JSON array, or as a table whose `columns` name the keys that it shows."""
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        print_table([*columns.values()], [[formats.get(key, str)(row[key]) for key in columns] for row in rows])
 
 
 def date(when: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +13,14 @@ from aggregator_api.cli.session import (
     ConfigOption,
     DataOption,
     FederationOption,
+    JsonOption,
     cli_errors,
     database_of,
     date,
     get_federation,
     new_app,
     note,
-    print_table,
+    print_rows,
     reading,
     revoke_accounts,
     writing,
@@ -148,6 +150,7 @@ def fsck(
         bool,
         typer.Option("--repair", help="Delete uploads that cannot be resumed, and take others' rights to keys."),
     ] = False,
+    as_json: JsonOption = False,
     data_dir: DataOption = None,
     config: ConfigOption = None,
 ) -> None:
@@ -158,19 +161,23 @@ def fsck(
     from aggregator_api.maintenance.fsck import check
     from aggregator_api.storage.findings import Severity
 
-    problems = 0
+    findings = []
     with cli_errors():
         for finding in check(load(config, data_dir=data_dir), repair=repair):
-            problems += finding.level is Severity.PROBLEM
+            findings.append(finding)
             todo = f"; {finding.advice}" if finding.advice else ""
-            typer.echo(f"{finding.level:<8} {finding.message}{todo}")
+            if not as_json:
+                typer.echo(f"{finding.level:<8} {finding.message}{todo}")
+    if as_json:
+        typer.echo(json.dumps([finding._asdict() for finding in findings], indent=2, ensure_ascii=False))
+    problems = sum(finding.level is Severity.PROBLEM for finding in findings)
     if problems:
         typer.echo(f"{problems} problems were found", err=True)
         raise typer.Exit(ExitCode.FAILED)
 
 
 retention_app = new_app("What is removed by age: keep_versions, update_retention_days, event_retention_days.")
-federations_app = new_app("Federations: delete one that has ended.")
+federations_app = new_app("Federations: list and create them, delete one that has ended.")
 versions_app = new_app("Versions of a federation's model: list them, delete old ones.")
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -223,6 +230,7 @@ def delete_federation(
 @versions_app.command("list")
 def list_versions(
     federation: FederationOption,
+    as_json: JsonOption = False,
     data_dir: DataOption = None,
     config: ConfigOption = None,
 ) -> None:
@@ -238,11 +246,12 @@ def list_versions(
         needed = stored.needed_for(session, row)
         query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
         for version in session.scalars(query.order_by(ModelVersionRow.version)):
-            size = f"{version.broadcast_size:,}" if version.deleted_at is None else "deleted"
-            rows.append(
-                (version.version, version.round_number, date(version.created_at), size, needed.get(version.id, ""))
-            )
-    print_table(("version", "round", "made (UTC)", "bytes", "stays because"), rows)
+            size = version.broadcast_size if version.deleted_at is None else None
+            made = {"version": version.version, "round": version.round_number, "created_at": version.created_at}
+            rows.append({**made, "bytes": size, "needed_for": needed.get(version.id, "")})
+    shown = {"version": "version", "round": "round", "created_at": "made (UTC)", "bytes": "bytes"}
+    formats = {"created_at": date, "bytes": lambda size: "deleted" if size is None else f"{size:,}"}
+    print_rows(rows, {**shown, "needed_for": "stays because"}, as_json=as_json, formats=formats)
 
 
 @versions_app.command("delete")

@@ -17,7 +17,8 @@ from federation.protocol import messages, over_http, topics
 from federation.protocol.messages import Announcement, BlobPointer, SumOrder
 from federation.protocol.signing import Kind
 from federation.secure_sums import messages as sums
-from federation.secure_sums.membership import MIN_MEMBERS
+from federation.secure_sums.masks import TAG_BYTES
+from federation.secure_sums.shamir import SHARE_BYTES
 
 REFERENCE = "#/components/schemas/{model}"
 INSTANCE, FEDERATION, DEVICE, ROUND = "5f" * 16, "walk", "phone-1", 3
@@ -177,7 +178,7 @@ def _as_draft_7(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a part of a schema in the words of draft 7; bounds of bytes become those of their base64."""
     if schema.get("format") == "base64url":
         del schema["format"]
-        bounds = {key: -(-schema[key] // 3) * 4 for key in ("minLength", "maxLength") if key in schema}
+        bounds: dict[str, Any] = {key: -(-schema[key] // 3) * 4 for key in ("minLength", "maxLength") if key in schema}
         schema |= {"contentEncoding": "base64", "pattern": "^[A-Za-z0-9_-]*=*$", **bounds}
     if "prefixItems" in schema:
         schema["items"] = schema.pop("prefixItems")
@@ -278,12 +279,12 @@ def _sum_messages() -> tuple[BaseModel, ...]:
     keys = sums.PublicKeys(request=request, device=DEVICE, mask_key=key, channel_key=key, seed_commitment=tag)
     listed = tuple(
         sums.ListedMember(device=f"phone-{number}", identity=key, keys=sums.written(keys))
-        for number in range(1, MIN_MEMBERS + 1)
+        for number in range(1, sums.MIN_MEMBERS + 1)
     )
-    everybody = tuple(range(MIN_MEMBERS))
-    sealed = b"s" * (2 * sums.SHARE_BYTES + sums.TAG_BYTES)
+    everybody = tuple(range(sums.MIN_MEMBERS))
+    sealed = b"s" * (2 * SHARE_BYTES + TAG_BYTES)
     signature = sums.MemberSignature(member=0, signature=key + tag)
-    owned = sums.OwnedShare(owner=1, share=share[:1] * sums.SHARE_BYTES)
+    owned = sums.OwnedShare(owner=1, share=share[:1] * SHARE_BYTES)
     digest = request[: sums.SHARE_DIGEST_BYTES]
     return (
         SumOrder(kind="included", body=sums.written(_included(request, everybody)).decode()),
@@ -295,7 +296,7 @@ def _sum_messages() -> tuple[BaseModel, ...]:
             length=68_086,
             bits=32,
             layout=tag,
-            min_members=MIN_MEMBERS,
+            min_members=sums.MIN_MEMBERS,
             colluding=100,
             lost=200,
         ),

@@ -17,7 +17,7 @@ from edge_agent.storage import state_store, window_store
 from edge_agent.storage.state_store import StateStore
 from edge_agent.storage.window_store import WindowStore
 from gaitway.errors import ExitCode
-from gaitway.terminal import Console
+from gaitway.terminal import print_error
 
 ConfigOption = Annotated[Path, typer.Option(help="The device's TOML file; write one with example-config.")]
 
@@ -33,7 +33,7 @@ def cli_errors() -> Iterator[None]:
 
 def refused(error: AgentError | OSError) -> typer.Exit:
     """Say why the program ends; the exit code is 2 where a setting or a file of the operator's is wrong, else 1."""
-    Console(stderr=True).print(f"edge_agent: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    print_error(str(error))
     return typer.Exit(ExitCode.REFUSED if isinstance(error, ConfigError) else ExitCode.FAILED)
 
 

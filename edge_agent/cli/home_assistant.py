@@ -13,12 +13,12 @@ from edge_agent.storage.consent import note_topics, noted_topics, switch_home_as
 from edge_agent.storage.data_folder import is_locked
 from edge_agent.storage.state_store import StateStore
 from edge_agent.transport.home_assistant import HomeAssistant
+from gaitway.command_line import CommandLine
 
 REMOVE_S = 10.0
 POLL_S = 0.1
 
-app = typer.Typer(
-    no_args_is_help=True,
+app = CommandLine(
     help="Tell a Home Assistant in the same home, or nobody, what is recognized.",
     rich_markup_mode="markdown",
 )

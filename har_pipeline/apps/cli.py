@@ -30,7 +30,7 @@ def show_exports(readers: Sequence[AppReader], root: Path, console: Console) -> 
             words = _words(source)
             labels = json.dumps({"labels": words or ["walking", "sitting"]})
             console.print(
-                f"Next: python -m har_pipeline prepare {reader.name} --root {root} --options '{labels}'",
+                f"Next: python -m har_pipeline prepare {reader.name} --data-root {root} --options '{labels}'",
                 markup=False,
                 soft_wrap=True,
             )

@@ -54,7 +54,9 @@ def write_draft(root: Path, out: Path | None, console: Console) -> None:
         raise SettingsError(f"{out} is there already; remove it, or give --out another name") from error
     except OSError as error:
         raise SettingsError(f"{out} cannot be written: {error}") from error
-    console.print(f"Written to {out}. Next: python -m har_pipeline info --describe {out} --root {root}", markup=False)
+    console.print(
+        f"Written to {out}. Next: python -m har_pipeline info --describe {out} --data-root {root}", markup=False
+    )
 
 
 def show_description(description: Description, root: Path | None, console: Console) -> None:
@@ -69,7 +71,9 @@ def show_description(description: Description, root: Path | None, console: Conso
             "gyroscope none is described: channels 4 to 6 of every window are 0, also when normalized by client"
         )
     if root is None:
-        console.print("With --root PATH the files are read: which match, their rates, and their labels are counted.")
+        console.print(
+            "With --data-root PATH the files are read: which match, their rates, and their labels are counted."
+        )
         return
     files = find_files(description, root)
     with working(console, "reading") as say:

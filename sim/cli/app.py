@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from gaitway.command_line import CommandLine
 from gaitway.window_cache import default_cache_dir
 from sim.cli.arena import app as arena
 from sim.cli.attack import attack
@@ -84,7 +85,7 @@ def _pages(
         return [analyse_run(opened(path), centralized=reference, against=baseline) for path in runs]
 
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, rich_markup_mode="rich")
+app = CommandLine(help=__doc__, rich_markup_mode="rich")
 for command in (run, sweep, presets, pretrain, analyse, attack):
     app.command()(command)
 app.add_typer(arena, name="arena")

@@ -14,6 +14,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
+from gaitway.command_line import CommandLine
 from gaitway.errors import ExitCode
 from gaitway.files import write_file
 from gaitway.terminal import ProgressDisplay
@@ -41,7 +42,7 @@ DOCS = Path("docs")
 MARKED = (*(Path(f"docs/{name}.md") for name in ("methods", "privacy")), Path("README.md"))
 """Documents whose numbers between marks are rendered."""
 
-app = typer.Typer(no_args_is_help=True, help="Tables of results: declared in experiments/, run, and rendered.")
+app = CommandLine(help="Tables of results: declared in experiments/, run, and rendered.")
 
 Root = Annotated[Path | None, typer.Option(help="Folder or archive of the data; only generated data need none.")]
 Runs = Annotated[Path, typer.Option(help="Where the runs lie; the same command resumes them.")]

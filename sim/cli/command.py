@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as TimeRemaining
 
 from federation.errors import FederationError
 from federation.tasks.task import Task
 from gaitway.errors import ExitCode
-from gaitway.terminal import Console, ProgressDisplay
+from gaitway.terminal import Console, ProgressDisplay, print_error
 from har_pipeline import PipelineError
 from models.errors import ModelError
 from sim.errors import SimError
@@ -48,11 +47,11 @@ def round_line(record: RoundRecord, task: Task) -> str:
 
 @contextmanager
 def cli_errors() -> Iterator[None]:
-    """Print errors that the user can mend as one line and exit with 2."""
+    """Print errors that the user can mend as one line on standard error, and exit with 2."""
     try:
         yield
     except (SimError, FederationError, PipelineError, ModelError, OSError) as error:
-        console.print(f"[bold red]error:[/bold red] {escape(str(error))}", soft_wrap=True)
+        print_error(str(error))
         raise SystemExit(ExitCode.REFUSED) from error
 
 

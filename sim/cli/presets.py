@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from gaitway.command_line import completion
 from sim.cli.command import cli_errors, console
 from sim.cli.options import assignments
 from sim.data.images import voc
@@ -83,6 +84,7 @@ def presets(
             metavar="[NAME]…",
             help="Explain these presets, or list a paper's tables and figures (ek2024, tan2022, michieli2021, "
             "qiao2023); without any, all are listed.",
+            autocompletion=completion(lambda: [*PRESETS, *PAPERS]),
         ),
     ] = None,
     classes: Annotated[

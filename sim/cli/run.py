@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -12,11 +12,14 @@ import typer
 from rich.progress import TaskID
 from rich.text import Text
 
+from federation.methods import METHODS
 from federation.tasks import TASKS, task_from_json
 from federation.tasks.task import Task
+from gaitway.command_line import completion
 from gaitway.interrupts import resumable
 from gaitway.terminal import ProgressDisplay
 from gaitway.window_cache import default_cache_dir
+from models import MODELS
 from models.registry import starting_from_published
 from sim.cli.command import CACHE_HELP, bar, cli_errors, console, round_line, taking
 from sim.cli.options import describe, described_by, options_of, read_plan
@@ -25,7 +28,7 @@ from sim.data.partitions import PARTITIONS
 from sim.data.sources import source_names
 from sim.experiment.options import DATA, METHOD, RUNNING, Option, option_words
 from sim.experiment.settings import DEFAULTS, OPTIONS, Experiment, field_of
-from sim.presets import with_defaults
+from sim.presets import PRESETS, with_defaults
 from sim.results.tracking import TRACKERS, RunCallback, trackers
 from sim.scores.records import RoundRecord
 
@@ -41,6 +44,14 @@ _LISTED = {
     "init": [f"With torchvision's: {', '.join(starting_from_published())}."],
 }
 """What is added to an option's help from the tables."""
+COMPLETED: dict[str, Callable[[], Iterable[str]]] = {
+    "data": source_names,
+    "method": lambda: METHODS,
+    "model": lambda: MODELS,
+    "partition": lambda: PARTITIONS,
+    "task": lambda: TASKS,
+}
+"""Options whose values a shell completes."""
 
 
 def _annotation(name: str, option: Option) -> Any:
@@ -52,7 +63,10 @@ def _annotation(name: str, option: Option) -> Any:
     words = [option.help, *_LISTED.get(name, ()), *([] if default is None else [f"Default: {default}."])]
     least = next((constraint.ge for constraint in field.metadata if hasattr(constraint, "ge")), None)
     minimum = least if kind in (int, float) else None
-    described = typer.Option(*flags, help=" ".join(words), rich_help_panel=option.panel, min=minimum)
+    completed = completion(COMPLETED[name]) if name in COMPLETED else None
+    described = typer.Option(
+        *flags, help=" ".join(words), rich_help_panel=option.panel, min=minimum, autocompletion=completed
+    )
     return Annotated[kind | None, described]
 
 
@@ -71,7 +85,11 @@ class RunArguments:
     ] = None
     preset: Annotated[
         str | None,
-        typer.Option(help="Start from a preset; see `presets`. Without it the defaults below.", rich_help_panel=METHOD),
+        typer.Option(
+            help="Start from a preset; see `presets`. Without it the defaults below.",
+            rich_help_panel=METHOD,
+            autocompletion=completion(lambda: PRESETS),
+        ),
     ] = None
     set_: Annotated[
         list[str] | None,

@@ -45,7 +45,7 @@ def test_info_lists_every_set_and_describes_one(call, tmp_path):
     listing = call("info").output
     assert all(name in listing for name in dataset_names())
     layouts.unpacked(layouts.motionsense(), tmp_path)
-    text = call("info", "motionsense", "--root", str(tmp_path)).output
+    text = call("info", "motionsense", "--data-root", str(tmp_path)).output
     assert "4 files" in text
     assert '"stride": 64' in text
     assert "climbingup" in call("info", "combined").output
@@ -78,7 +78,7 @@ def test_refusals_are_one_line_and_exit_with_2(call, tmp_path):
     result = call("prepare", "motionsens")
     assert result.exit_code == 2
     assert "did you mean 'motionsense'" in result.output
-    result = call("info", "spsw", "--root", str(tmp_path))
+    result = call("info", "spsw", "--data-root", str(tmp_path))
     assert result.exit_code == 2
     assert "DATA/sXX/sXX_YY" in result.output.replace("\n", "")
     assert call("prepare", "synthetic", "--options", "{").exit_code == 2
@@ -104,7 +104,7 @@ def test_the_module_runs(tmp_path):
 
 
 def test_a_refusal_is_a_sentence_without_a_class_name(call, tmp_path):
-    ended = call("prepare", "motionsense", "--root", str(tmp_path))
+    ended = call("prepare", "motionsense", "--data-root", str(tmp_path))
     assert ended.exit_code == 2
     assert ended.stderr.startswith("error: ")
     assert "SourceError" not in ended.stderr
@@ -114,7 +114,9 @@ def test_a_refusal_is_a_sentence_without_a_class_name(call, tmp_path):
 def test_without_pandas_it_says_what_to_install(call, tmp_path, monkeypatch, words):
     (tmp_path / "walk.csv").write_text("t,ax,ay,az\n" + "".join(f"{k / 50},0.1,0.2,9.8\n" for k in range(400)))
     (tmp_path / "data.toml").write_text(DESCRIPTION)
-    words = [*words, str(tmp_path / "data.toml"), "--root", str(tmp_path)] if words[1:] else [*words, str(tmp_path)]
+    words = (
+        [*words, str(tmp_path / "data.toml"), "--data-root", str(tmp_path)] if words[1:] else [*words, str(tmp_path)]
+    )
     monkeypatch.setitem(sys.modules, "pandas", None)
     ended = call(*words)
     assert ended.exit_code == 2, ended.output

@@ -73,7 +73,17 @@ ENDS = {
     "POST /v1/federations/{name}/enrolment-tokens/{token}/revoke": (TokenRevoked,),
 }
 NOTHING_ENDS_BY_COMMAND = {
-    *("serve", "broker", "migrate", "gc", "openapi", "broker-config", "broker-passwords", "server-certificate"),
+    *(
+        "serve",
+        "broker",
+        "migrate",
+        "gc",
+        "openapi",
+        "asyncapi",
+        "broker-config",
+        "broker-passwords",
+        "server-certificate",
+    ),
     *("login-link", "backup", "restore", "fsck", "new-epoch", "new-ledger", "keys list", "keys create", "keys confirm"),
     *("tokens create", "tokens confirm", "audit list", "audit export", "audit verify", "devices list"),
     *(
@@ -83,6 +93,8 @@ NOTHING_ENDS_BY_COMMAND = {
         "devices tag",
         "devices enrol",
         "retention apply",
+        "federations list",
+        "federations create",
         "versions list",
         "versions delete",
     ),

@@ -36,7 +36,7 @@ def refused(*words: str, said: str, exit_code: int = 2) -> None:
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, SystemExit), repr(result.exception)
     told = result.stderr.strip()
-    assert (result.exit_code, told.startswith("edge_agent: "), said in told) == (exit_code, True, True), result.output
+    assert (result.exit_code, told.startswith("error: "), said in told) == (exit_code, True, True), result.output
     assert "\n" not in told
 
 

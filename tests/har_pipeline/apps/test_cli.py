@@ -48,10 +48,12 @@ def test_the_next_command_works(call, tmp_path):
     options = re.search(r"--options '(.*)'", output)
     assert options
     assert json.loads(options[1]) == {"labels": ["walking"]}
-    result = call("prepare", "phyphox", "--root", tmp_path / "data", "--options", options[1], "--cache", tmp_path / "c")
+    result = call(
+        "prepare", "phyphox", "--data-root", tmp_path / "data", "--options", options[1], "--cache", tmp_path / "c"
+    )
     assert result.exit_code == 0, result.output
     assert "anna_phone" in result.output
-    assert "anna_phone" in call("info", "phyphox", "--root", tmp_path / "data").output
+    assert "anna_phone" in call("info", "phyphox", "--data-root", tmp_path / "data").output
 
 
 def test_what_cannot_be_read_is_said_once_for_all_that_have_it(call, tmp_path):

@@ -81,7 +81,7 @@ def test_prepare_refuses_by_an_option(tmp_path):
         "files = '(?P<client>[a-z]+)\\.csv'\nlabels = ['walk']\nactivity = { fixed = 'walk' }\ntime = 't'\n"
         "acceleration = 'specific force'\nacc = { columns = ['x', 'y', 'z'] }\n"
     )
-    arguments = ["prepare", "--describe", str(toml), "--root", str(root), "--cache", str(tmp_path / "cache")]
+    arguments = ["prepare", "--describe", str(toml), "--data-root", str(root), "--cache", str(tmp_path / "cache")]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     refused = CliRunner().invoke(app, [*arguments, "--strict"])
     assert refused.exit_code == 2

@@ -39,16 +39,16 @@ def test_describe_info_and_prepare_follow_one_another(call, tmp_path):
     assert "check files, acceleration, labels" in result.output
     assert toml.read_text() in result.output
     assert "is there already" in call("describe", data, "--out", toml).output
-    shown = call("info", "--describe", toml, "--root", data)
+    shown = call("info", "--describe", toml, "--data-root", data)
     assert shown.exit_code == 0, shown.output
     assert "4 files match" in shown.output
     assert "1 others do not: notes.md" in shown.output
     assert re.search(r"sitting\s*│ 3000\s*│ 2\s*│ 2", shown.output)
     assert re.search(r"subject12/respeck/sitting\.csv\s*│ 12\s*│ acc gyro\s*│ 25\s*│ 1\.0", shown.output)
-    prepared = call("prepare", "--describe", toml, "--root", data, "--cache", tmp_path / "cache")
+    prepared = call("prepare", "--describe", toml, "--data-root", data, "--cache", tmp_path / "cache")
     assert prepared.exit_code == 0, prepared.output
     assert "2 clients" in prepared.output
-    fewer = call("prepare", "--describe", toml, "--root", data, "--cache", tmp_path / "cache",
+    fewer = call("prepare", "--describe", toml, "--data-root", data, "--cache", tmp_path / "cache",
                  "--options", json.dumps({"labels": {"names": ["sitting"], "ignore": ["walking_slow"]}}))  # fmt: skip
     assert "1 of 1" in fewer.output
 
@@ -60,7 +60,7 @@ def test_info_says_which_files_are_of_no_use_and_why(call, tmp_path):
     (data / "D01_SA03_R09.txt").write_text("1, 2, 3;\n")
     call("describe", data, "--out", toml)
     toml.write_text(toml.read_text().replace('"D99", ', "").replace(', "D99"', ""))
-    result = call("info", "--describe", toml, "--root", data)
+    result = call("info", "--describe", toml, "--data-root", data)
     assert result.exit_code == 0, result.output
     assert "D99_SA03_R01.txt: activity 'D99' is no label" in result.output
     assert "D01_SA03_R09.txt: no column 4; its rows have 3" in result.output
@@ -80,7 +80,7 @@ def test_pauses_between_the_times_count_for_neither_rate_nor_minutes(call, tmp_p
         'time = { column = "ms", unit = "ms" }\nacceleration = "specific force"\n'
         'acc = { columns = ["ax", "ay", "az"], unit = "g" }\n'
     )
-    shown = call("info", "--describe", toml, "--root", data).output
+    shown = call("info", "--describe", toml, "--data-root", data).output
     assert "1 clients, 1.0 min" in shown
 
 
@@ -89,7 +89,7 @@ def test_times_that_are_rounded_leave_the_rate_as_it_is(call, tmp_path):
     data.mkdir()
     (data / "walk.csv").write_text("\n".join(["s,ax,ay,az", *(f"{round(row / 64, 2)},0,0,9.8" for row in range(3000))]))
     toml.write_text('time = "s"\nacceleration = "specific force"\nacc = { columns = ["ax", "ay", "az"] }\n')
-    shown = call("info", "--describe", toml, "--root", data).output
+    shown = call("info", "--describe", toml, "--data-root", data).output
     assert re.search(r"walk\.csv\s*│ walk\s*│ acc\s*│ 64\s*│ 0\.8", shown)  # no gyroscope is read, so none is shown
     assert "gyro " not in shown
 
@@ -100,7 +100,7 @@ def test_many_files_of_one_fault_are_one_line_and_none_at_all_is_an_error(call, 
     for number in range(40):
         (data / f"{number}.csv").write_text("t,x,y,z\n" + "0,1,2,three\n" * (20 + number))
     toml.write_text('time = "t"\nacceleration = "specific force"\nacc = { columns = ["x", "y", "z"] }\n')
-    result = call("info", "--describe", toml, "--root", data)
+    result = call("info", "--describe", toml, "--data-root", data)
     assert result.exit_code == 2
     assert result.output.count("not read") == 1
     assert "'three' in column 'z' is no number (and 19 of 20 rows more) (and 39 files more" in result.output
@@ -114,7 +114,7 @@ def test_a_file_of_a_header_alone_is_named(call, tmp_path):
     (data / "walking.csv").write_text("\n".join(["t,x,y,z", *rows]))
     (data / "sitting.csv").write_text("t,x,y,z\n")
     assert call("describe", data, "--out", toml).exit_code == 0
-    assert "sitting.csv: it has no rows" in call("info", "--describe", toml, "--root", data).output
+    assert "sitting.csv: it has no rows" in call("info", "--describe", toml, "--data-root", data).output
 
 
 def test_refusals_are_one_line(call, tmp_path):
@@ -151,7 +151,7 @@ def test_paths_of_hostile_names_are_printed(call, tmp_path: Path):
     folder.mkdir()
     rows = [f"{i * 0.02:.2f},0,0,9.8,[/]go" for i in range(600)]
     (folder / "[red]x[:]\udcff.csv").write_text("\n".join(["t,x,y,z,label", *rows]))
-    toml, where = tmp_path / "data.toml", ("--describe", tmp_path / "data.toml", "--root", folder)
+    toml, where = tmp_path / "data.toml", ("--describe", tmp_path / "data.toml", "--data-root", folder)
     toml.write_text(
         'labels = ["[/]go"]\nactivity = "label"\ntime = "t"\n'
         'acceleration = "specific force"\nacc = { columns = ["x", "y", "z"] }\n'

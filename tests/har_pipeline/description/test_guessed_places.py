@@ -78,7 +78,7 @@ def test_minutes_of_a_session_count_once_whatever_files_its_sensors_have(tmp_pat
         write(folder / "accelerometer.csv", "time,x,y,z", times_s, acc)
         write(folder / "gyroscope.csv", "time,x,y,z", times_s, gyro)
     data, toml = str(tmp_path / "data"), str(tmp_path / "mine.toml")
-    for words in (["describe", data, "--out", toml], ["info", "--describe", toml, "--root", data]):
+    for words in (["describe", data, "--out", toml], ["info", "--describe", toml, "--data-root", data]):
         done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
         assert done.exit_code == 0, done.output
     assert "18 can be read: 3 clients, 3.0 min" in done.output.replace("\n", " ")

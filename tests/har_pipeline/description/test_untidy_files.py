@@ -120,7 +120,7 @@ def test_spellings_of_one_label_are_one_and_said(tmp_path, caplog, call):
         'labels = ["walking", "sitting", "sit ting"]\nactivity = "what"\ntime = "t"\n'
         'acc = { columns = ["x", "y", "z"] }\n' + 'acceleration = "specific force"\n'
     )
-    assert "'Sitting' counts as 'sitting'" in call("info", "--describe", toml, "--root", tmp_path)
+    assert "'Sitting' counts as 'sitting'" in call("info", "--describe", toml, "--data-root", tmp_path)
 
 
 GOOD = csv(rows(seconds=20, words=("walking", "sitting")))
@@ -150,7 +150,7 @@ def test_a_damaged_archive_among_good_ones_is_left_out_and_said(tmp_path, caplog
     with caplog.at_level(logging.WARNING):
         assert set(prepare("described", data, options=options).clients) == expected
     assert bad in caplog.text
-    shown = call("info", "--describe", toml, "--root", data)
+    shown = call("info", "--describe", toml, "--data-root", data)
     assert bad in shown
 
 
@@ -187,7 +187,7 @@ def test_two_persons_in_one_client_are_noticed_by_overlapping_times(tmp_path, ca
     assert tomllib.loads(guessed)["acc"]["columns"] == ["x", "y", "z"]
     lines = [line for line in guessed.splitlines() if not line.startswith(("files", "client"))]
     toml.write_text("\n".join([f"files = '{OPTIONS['files']}'", *lines]))
-    assert (words in call("info", "--describe", toml, "--root", data)) == overlapping
+    assert (words in call("info", "--describe", toml, "--data-root", data)) == overlapping
 
 
 def test_one_person_in_one_file_whose_clock_is_set_back_is_no_two(tmp_path):

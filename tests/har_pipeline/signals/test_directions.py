@@ -81,7 +81,7 @@ def test_describe_and_info_say_who_differs_and_info_how_it_is_declared(tmp_path)
         'time = { column = "ms", unit = "ms" }\nacceleration = "specific force"\n'
         'acc = { columns = ["acc_x", "acc_y", "acc_z"] }\ngyro = { columns = ["gyro_x", "gyro_y", "gyro_z"] }\n'
     )
-    for words in (["describe", root], ["info", "--describe", toml, "--root", root]):
+    for words in (["describe", root], ["info", "--describe", toml, "--data-root", root]):
         result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "300"})
         assert result.exit_code == 0, result.output
         assert "client p4: upwards is −y in standing" in result.output

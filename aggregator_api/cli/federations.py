@@ -1,0 +1,93 @@
+"""`python -m aggregator_api federations list|create`; `delete` is with what else is deleted."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from pathlib import Path
+from typing import Annotated
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import typer
+from sqlalchemy import select
+
+from aggregator_api.auth.api_keys import OPERATOR_FILE
+from aggregator_api.cli.session import (
+    ConfigOption,
+    DataOption,
+    JsonOption,
+    cli_errors,
+    date,
+    print_rows,
+    reading,
+)
+from aggregator_api.cli.storage import federations_app
+from aggregator_api.core.errors import ConfigError, UnavailableError
+from aggregator_api.core.settings import Settings, load
+from aggregator_api.storage.db.models import FederationRow
+from federation.plan.plan import read_plan
+
+TIMEOUT_S = 120
+
+
+@federations_app.command("list")
+def list_federations(as_json: JsonOption = False, data_dir: DataOption = None, config: ConfigOption = None) -> None:
+    """List the server's federations.
+
+    Example: `python -m aggregator_api federations list`
+    """
+    with reading(data_dir, config) as session:
+        rows = [
+            {"name": row.name, "status": row.status, "method": row.plan["method"]["name"], "created_at": row.created_at}
+            for row in session.scalars(select(FederationRow).order_by(FederationRow.name))
+        ]
+    shown = {"name": "name", "status": "status", "method": "method", "created_at": "created (UTC)"}
+    print_rows(rows, shown, as_json=as_json, formats={"created_at": date})
+
+
+@federations_app.command("create")
+def create_federation(
+    name: Annotated[str, typer.Argument(help="Its name, which topics and addresses hold.")],
+    plan: Annotated[Path, typer.Option("--plan", help="The plan, TOML or JSON; a run's directory has its plan.json.")],
+    key_file: Annotated[
+        Path | None, typer.Option("--key-file", help="An operator's key; by default operator.key in the data folder.")
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="The server's port; else that of the settings.")] = None,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Create a federation on the running server of this machine; devices can enrol at once.
+
+    Example: `python -m aggregator_api federations create walk --plan plan.toml --data-dir runs/server`
+    """
+    with cli_errors():
+        settings = load(config, data_dir=data_dir, port=port)
+        key = (key_file or settings.data_dir / OPERATOR_FILE).read_text().strip()
+        body = {"name": name, "plan": read_plan(plan).model_dump(mode="json", exclude_unset=True)}
+        _post(settings, "/v1/federations", key, json.dumps(body).encode())
+    typer.echo(f"{name}: created; `tokens create --federation {name}` lets a device in")
+
+
+def _post(settings: Settings, path: str, key: str, body: bytes) -> None:
+    """Ask the server of this machine.
+
+    Raises:
+        ConfigError: if it refuses.
+        UnavailableError: if it doesn't answer.
+    """
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    request = Request(f"{settings.own_url}{path}", body, headers)
+    trust = None
+    if not settings.plain_http:
+        trust = ssl.create_default_context(cafile=settings.tls_cert_file)
+        trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # its own certificate, whoever has signed that
+        trust.check_hostname = False  # it is for the public name
+    try:
+        urlopen(request, timeout=TIMEOUT_S, context=trust).close()
+    except HTTPError as error:
+        problem = json.loads(error.read() or b"{}")
+        raise ConfigError(f"the server refuses it: {problem.get('detail', error.reason)}") from error
+    except (URLError, TimeoutError) as error:
+        reason = getattr(error, "reason", error)
+        raise UnavailableError(f"no server answers at {settings.own_url}: {reason}; start it with `serve`") from error

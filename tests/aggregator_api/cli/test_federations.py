@@ -1,0 +1,80 @@
+"""`federations list` and `create`: from the database, and by the running server's REST interface."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from aggregator_api.cli.app import app
+from tests.samples.messages import plan
+
+RUNNER = CliRunner()
+
+
+class StandIn(BaseHTTPRequestHandler):
+    """A server that takes one federation, and refuses a second one of its name."""
+
+    requests: list[tuple[str, str, dict[str, Any]]]
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        is_new = body["name"] not in {known["name"] for _, _, known in self.requests}
+        self.requests.append((self.path, self.headers["Authorization"], body))
+        self.send_response(201 if is_new else 409)
+        self.end_headers()
+        self.wfile.write(b"{}" if is_new else b'{"detail": "there is one of that name"}')
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[HTTPServer]:
+    StandIn.requests = []
+    with HTTPServer(("127.0.0.1", 0), StandIn) as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    (tmp_path / "operator.key").write_text("gw_a_b\n")
+    (tmp_path / "plan.json").write_text(plan().model_dump_json())
+    return ["federations", "create", "walk", "--plan", str(tmp_path / "plan.json"), "--data-dir", str(tmp_path)]
+
+
+def test_a_federation_is_created_on_the_running_server(
+    server: HTTPServer, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GAITWAY_PORT", str(server.server_port))
+    done = RUNNER.invoke(app, words)
+    assert done.exit_code == 0, done.output
+    ((path, key, body),) = StandIn.requests
+    assert (path, key, body["name"]) == ("/v1/federations", "Bearer gw_a_b", "walk")
+    assert body["plan"] == plan().model_dump(mode="json")
+    again = RUNNER.invoke(app, words)
+    assert (again.exit_code, again.stderr) == (2, "error: the server refuses it: there is one of that name\n")
+
+
+def test_without_a_server_it_says_so(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAITWAY_PORT", "1")
+    done = RUNNER.invoke(app, words)
+    assert done.exit_code == 2
+    assert "no server answers at http://127.0.0.1:1" in done.stderr
+
+
+def test_a_new_server_lists_no_federation_and_no_key(tmp_path: Path) -> None:
+    where = ["--data-dir", str(tmp_path)]
+    RUNNER.invoke(app, ["migrate", *where])
+    for command in ("federations", "keys"):
+        assert json.loads(RUNNER.invoke(app, [command, "list", "--json", *where]).stdout) == []
