@@ -353,7 +353,7 @@ ALSO_OUTSIDE = {
     "sim.reports.report": {"jinja2": "the HTML report"},
     "sim.data.other_phones": {"scipy": "a sensor at half the rate"},
     "sim.results.statistics": {"scipy": "paired tests, bootstrap intervals and ranks"},
-    "sim.results.segmented_images": {"safetensors": "images, masks and maps as bytes without pickle"},
+    "sim.results.artifacts": {"safetensors": "images, masks and maps as bytes without pickle"},
     "sim.reports.figures.segmentation": {"scipy": "the regions of a mask, and their middles"},
 }
 ALSO_OURS = {
