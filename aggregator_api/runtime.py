@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from aggregator_api.auth.open_streams import OpenStreams
+from aggregator_api.auth.sessions import OpenStreams
 from aggregator_api.auth.signing import Identity, Signer
 from aggregator_api.core.settings import Settings
 from aggregator_api.devices.enrolment import EnrolmentService, approved_usernames
@@ -36,8 +36,8 @@ from aggregator_api.rollouts.service import RolloutService
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor, InProcessExecutor, WorkerProcessExecutor
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
-from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.coordinator import Coordinator
+from aggregator_api.rounds.deadlines import SteadyClock
 from aggregator_api.rounds.ingest import Ingest
 from aggregator_api.rounds.updates import admission
 from aggregator_api.rounds.updates.partial_uploads import PartialUploads
@@ -46,14 +46,13 @@ from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import BlobCache, Downloads
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.ledger import Ledger
-from aggregator_api.storage.disk import require_folder
+from aggregator_api.storage.outages import require_folder
 from aggregator_api.transport.device_http.messages import DeviceMessages, DevicePublisher
 from aggregator_api.transport.device_http.streams import DeviceStreams
-from aggregator_api.transport.mqtt.client import MqttDriver
+from aggregator_api.transport.mqtt.client import Connect, MqttDriver
 from aggregator_api.transport.mqtt.embedded_broker import LocalAccounts
 from aggregator_api.transport.mqtt.inbox import Inbox, Message
 from aggregator_api.transport.mqtt.mosquitto.dynamic_security import accounts_of
-from aggregator_api.transport.mqtt.transport import Connect
 from federation.errors import WireError
 from federation.protocol import topics
 from federation.protocol.messages import DeviceStatus, read

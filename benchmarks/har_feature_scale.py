@@ -1,6 +1,6 @@
-"""Write models/har_features.py: by what `har_features` standardizes its features, from public recordings.
+"""Write models/har_feature_scale.py: by what `har_features` standardizes its features, from public recordings.
 
-python benchmarks/har_feature_scale.py ../shared/data > models/har_features.py
+python benchmarks/har_feature_scale.py ../shared/data > models/har_feature_scale.py
 """
 
 from __future__ import annotations

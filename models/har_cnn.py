@@ -1,6 +1,6 @@
-"""Dense layers on a vector: Michieli and Ozay's network for the Synthetic data (2021, arXiv 2105.08982, S1.1).
+"""The small HAR CNN for weak devices, with or without an ALP layer on its last feature map, and dense layers.
 
-The small HAR CNN for weak devices, with or without an ALP layer on its last feature map.
+The dense network is Michieli and Ozay's for the Synthetic data (2021, arXiv 2105.08982, S1.1).
 GroupNorm: Wu and He, ECCV 2018, arXiv 1803.08494. ALP: Ek et al., FedAli, 2024; ours on a CNN.
 Parameters at 6 classes: 123 302; with ALP 197 798, and 2 × 12 288 numbers in the prototype buffers.
 """

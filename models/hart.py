@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gaitway.tasks import TargetKind
 from models.errors import OptionError
-from models.layers.alp import ALP, PLACEMENTS, AlpBlocks, Transformer, entering
+from models.layers.alp import AlpBlocks, BlockOptions, Transformer, entering
 from models.layers.dropout import Attention, Dropout, DropPath
 from models.model import ModelOutput
 
@@ -67,26 +67,16 @@ class LightConv(nn.Module):
 class Block(nn.Module):
     """Pre-norm block: attention, LightConv, attention on a quarter, a half, a quarter of the width; then MLP."""
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        kernel: int,
-        mlp: int,
-        drop: float,
-        drop_path: float,
-        alp: ALP | None,
-        placement: str = PLACEMENTS[0],
-    ) -> None:
+    def __init__(self, width: int, heads: int, kernel: int, mlp: int, options: BlockOptions) -> None:
         super().__init__()
-        self.alp, self.placement = alp, placement
+        self.alp, self.placement = options.alp, options.placement
         self.norm_mix = nn.LayerNorm(width, eps=1e-6)
         self.accelerometer = Attention(width // 4, heads)
         self.both = LightConv(kernel, heads=4)
         self.gyroscope = Attention(width // 4, heads)
         self.norm_mlp = nn.LayerNorm(width, eps=1e-6)
-        self.mlp = nn.Sequential(nn.Linear(width, mlp), nn.SiLU(), Dropout(drop), nn.Linear(mlp, width))
-        self.drop_mix, self.drop_mlp = DropPath(drop_path), DropPath(drop_path)
+        self.mlp = nn.Sequential(nn.Linear(width, mlp), nn.SiLU(), Dropout(options.dropout), nn.Linear(mlp, width))
+        self.drop_mix, self.drop_mlp = DropPath(options.drop_path), DropPath(options.drop_path)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Map tokens (B, 8, width) to (B, 8, width)."""
@@ -135,10 +125,9 @@ class Hart(Transformer):
         self.accelerometer = PatchEmbedding(feature_dim // 2)
         self.gyroscope = PatchEmbedding(feature_dim // 2)
         self.position = nn.Parameter(torch.randn(TOKENS, feature_dim) * 0.02)
-        layers = self.alp_layers(blocks)
         self.blocks = nn.ModuleList(
-            Block(feature_dim, heads, kernel, mlp, dropout, dropout * i / max(1, blocks - 1), layers[i], self.placement)
-            for i, kernel in enumerate(KERNELS[:blocks])
+            Block(feature_dim, heads, kernel, mlp, options)
+            for kernel, options in zip(KERNELS, self.block_options(blocks, dropout), strict=False)
         )
         self.norm = nn.LayerNorm(feature_dim, eps=1e-6)
         self.head = nn.Sequential(

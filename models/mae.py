@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from gaitway.input_spec import HEAD
 from models.errors import OptionError
 from models.hart import CHANNELS, PATCH, TOKENS, WINDOW, Block, Hart
+from models.layers.alp import BlockOptions
 from models.layers.dropout import lowbias32, uniform_words
 from models.model import Model
 
@@ -48,7 +49,8 @@ class Decoder(nn.Module):
         last = max(1, len(kernels) - 1)
         self.mask_token = nn.Parameter(torch.randn(width) * 0.02)
         self.blocks = nn.ModuleList(
-            Block(width, heads, kernel, mlp, dropout, dropout * i / last, alp=None) for i, kernel in enumerate(kernels)
+            Block(width, heads, kernel, mlp, BlockOptions(dropout, dropout * i / last))
+            for i, kernel in enumerate(kernels)
         )
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.restore = nn.Linear(TOKENS * width, WINDOW * CHANNELS)

@@ -43,7 +43,7 @@ class Model(nn.Module, ABC):
     A network with ALP layers names in `without_alp` the table's entry of the same one without.
     `any_length`: windows of another length than `input_shape`'s do as well. `takes_raw_input`: it is given examples as
     they were measured, and a plan with it has `data.normalization = "none"`. `targets` are what its output can be
-    compared with (a number: the logit of one class), `published` which weights it can start from (`models.pretrained`),
+    compared with (a number: the logit of one class), `published` which weights it can start from (`models.checkpoint`),
     `small` are options of a size that tests train in a moment.
     """
 

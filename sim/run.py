@@ -35,10 +35,9 @@ from sim.errors import RunDirectoryError, SettingsError
 from sim.experiment.checks import check_clients, check_settings, check_task
 from sim.experiment.networks import Architecture, architectures, for_data
 from sim.experiment.settings import Experiment
+from sim.results.artifacts import FILE, images_of, save_models, save_round_model, write_images
 from sim.results.description import AFRESH, check_unchanged, settings_in, write_description
 from sim.results.run_directory import RunFiles
-from sim.results.saved_models import save_models, save_round_model
-from sim.results.segmented_images import FILE, images_of, write_images
 from sim.results.summary import write_results
 from sim.results.tracking import Observers, RunCallback
 from sim.rounds.analyses import analyse_round

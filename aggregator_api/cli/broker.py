@@ -12,7 +12,7 @@ from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, dat
 from aggregator_api.core.errors import AggregatorError
 from aggregator_api.core.settings import load
 from aggregator_api.transport.mqtt.mosquitto import folders
-from aggregator_api.transport.mqtt.mosquitto.mosquitto import Limits
+from aggregator_api.transport.mqtt.mosquitto.folders import Limits
 from gaitway.terminal import print_warning
 
 OutOption = Annotated[
@@ -121,7 +121,7 @@ def broker_passwords(out: OutOption, data_dir: DataOption = None, config: Config
 
     Example: `python -m aggregator_api broker-passwords --out broker --config broker/server/server.toml`
     """
-    from aggregator_api.transport.mqtt.mosquitto.rotation import rotate  # paho, which --help need not
+    from aggregator_api.transport.mqtt.mosquitto.dynamic_security import rotate
 
     settings = config or out / "server" / "server.toml"
     if config is not None or data_dir is not None:

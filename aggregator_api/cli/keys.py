@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.auth import api_keys, web_sessions
+from aggregator_api.auth import api_keys, sessions
 from aggregator_api.auth.api_keys import NewKey
 from aggregator_api.auth.signing import Identity
 from aggregator_api.cli.session import (
@@ -167,7 +167,7 @@ def login_link(
             raise NotFoundError("no operator's key opens this server; `keys create --scope operator` makes one")
         if api_keys.find_id(session, row.prefix, now) is None:
             raise NotFoundError(f"the key {row.prefix} opens nothing any more; `keys list` shows those that do")
-        link = f"{settings.own_url}/login/{web_sessions.make_link(session, row, now, 60.0 * minutes)}"
+        link = f"{settings.own_url}/login/{sessions.make_link(session, row, now, 60.0 * minutes)}"
         note(session, "sessions.link", detail=f"key {row.prefix}, {minutes} minutes")
     typer.echo(link)
     if open_browser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import subprocess
 import sys
@@ -31,7 +32,6 @@ def checkpoint(
     plan: Plan,
     federation: str,
     round_number: int,
-    sha256: str,
     broadcast: bytes,
     scores: dict[str, float],
     *,
@@ -71,7 +71,7 @@ def checkpoint(
         method=method.name,
         round=round_number,
         federation=federation,
-        parent_sha256=sha256,
+        parent_sha256=hashlib.sha256(broadcast).hexdigest(),
         scores={} if pretrained else scores,
         fresh_head=pretrained,
     )

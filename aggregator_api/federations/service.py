@@ -262,7 +262,7 @@ def _has_feature_model(plan: Plan) -> bool:
 
 def _feature_model(new: NewFederation, initial: InitialState) -> bytes:
     """Make the ONNX file that ends without torch compute embeddings with."""
-    made = exports.checkpoint(new.plan, new.name, 0, initial.sha256, initial.broadcast, {}, is_network=True)
+    made = exports.checkpoint(new.plan, new.name, 0, initial.broadcast, {}, is_network=True)
     return exports.onnx(made)
 
 

@@ -36,8 +36,7 @@ from aggregator_api.notifications.channels import channels_of
 from aggregator_api.notifications.notifier import Notifiers
 from aggregator_api.operations.metrics import HttpTimer
 from aggregator_api.runtime import Runtime
-from aggregator_api.transport.mqtt.client import MqttDriver
-from aggregator_api.transport.mqtt.transport import Connect
+from aggregator_api.transport.mqtt.client import Connect, MqttDriver
 
 log = logging.getLogger(__name__)
 

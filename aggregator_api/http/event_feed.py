@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_api.auth.open_streams import OpenStream, StreamAccess
+from aggregator_api.auth.sessions import OpenStream, StreamAccess
 from aggregator_api.http.api.middleware.concurrency import Coalescing
 from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.listings import PageParams

@@ -24,7 +24,7 @@ from aggregator_api.core.settings import Settings
 from aggregator_api.devices.service import BrokerAccounts
 from aggregator_api.http.api.connections import BACKLOG, Connection, ConnectionLimits, Connections, RequestPhases
 from aggregator_api.http.app import create_app
-from aggregator_api.storage.disk import FolderLock, require_folder
+from aggregator_api.storage.outages import FolderLock, require_folder
 
 GRACE_S = 2
 """For requests at hand once the server stops; what is being downloaded or sent is resumed at its next start."""

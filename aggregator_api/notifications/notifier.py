@@ -150,12 +150,11 @@ class Notifier:
         readiness: Readiness,
         leadership: LeadershipCheck,
         *,
-        hold_s: float = HOLD_S,
         pause_s: float = FIRST_PAUSE_S,
     ) -> None:
         self._settings, self._channel = settings, channel
         self._database, self._readiness, self._leadership = database, readiness, leadership
-        self._hold_s, self._pause_s = hold_s, pause_s
+        self._pause_s = pause_s
         self._base = settings.public_url or settings.own_url
         self._told = Told(channel.name)
         self._since: dict[Key, float] = {}
@@ -192,7 +191,7 @@ class Notifier:
         self._since = {key: self._since.get(key, now) for key in found}
         self._resolve(found.keys(), {*federations, ""}, now)
         for key, items in found.items():
-            if now - self._since[key] >= self._hold_s and now >= self._retry_at.get(key, 0.0):
+            if now - self._since[key] >= HOLD_S and now >= self._retry_at.get(key, 0.0):
                 self._tell(key, items, now)
 
     def _found(self, session: Session, federations: Iterable[str], now: float) -> dict[Key, list[AttentionItem]]:

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import BlobError
-from aggregator_api.devices import contributions, masked_contributions
+from aggregator_api.devices import contributions
 from aggregator_api.devices.presence import PresenceCheck, count_missed, judge_deadline, mark_unresponsive
 from aggregator_api.devices.suspension import judge_round
 from aggregator_api.operations.leadership import Leadership
@@ -23,8 +23,8 @@ from aggregator_api.rounds import deadlines, model_refusals, opening, publicatio
 from aggregator_api.rounds.aggregation import Aggregate
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.background_jobs import BackgroundJobs
-from aggregator_api.rounds.clock import SteadyClock
-from aggregator_api.rounds.privacy_budget import note_privacy
+from aggregator_api.rounds.deadlines import SteadyClock
+from aggregator_api.rounds.publications import note_privacy
 from aggregator_api.rounds.sum_driver import SumDriver
 from aggregator_api.rounds.updates.context import FederationInfo, OpenRound
 from aggregator_api.rounds.updates.contract import Contract, read_contract
@@ -388,7 +388,7 @@ class Coordinator:
                     names, left_out = secure_rounds.summed_devices(session, row), screening.excluded
                     judge_round(session, federation, row, settings, left_out, is_published=True, summed=names)
                     if names is not None and self.contract(federation).kind.sums:
-                        masked_contributions.settle(session, row, version, names)
+                        contributions.settle_masked(session, row, version, names)
                 sum_retries.note_publication(session, row)
                 transitions.start_next(session, federation, self._clock())
                 published = self.transition(session, federation, Aggregated())

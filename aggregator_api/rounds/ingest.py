@@ -10,25 +10,24 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import BlobError, UpdateRefusedError
 from aggregator_api.core.settings import Settings
-from aggregator_api.devices import contributions, masked_contributions, suspension
+from aggregator_api.devices import contributions, suspension
 from aggregator_api.devices.presence import CloneDetector
 from aggregator_api.rollouts import scores, transitions
 from aggregator_api.rounds import model_refusals, opening, secure_rounds
 from aggregator_api.rounds.announcements import Announcer
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.rounds.updates import admission, receipts
-from aggregator_api.rounds.updates.anomaly import AnomalyDetector, Norms
 from aggregator_api.rounds.updates.context import ACCEPTED_STATUSES, UpdateContext
 from aggregator_api.rounds.updates.contract import Contract
 from aggregator_api.rounds.updates.partial_uploads import Key, PartialUpload, PartialUploads
-from aggregator_api.storage import disk
+from aggregator_api.rounds.updates.screening import AnomalyDetector, Norms
+from aggregator_api.storage import outages
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Broadcasts
 from aggregator_api.storage.db import repositories
@@ -53,14 +52,6 @@ CLONED = (
     "and give each machine an enrolment of its own"
 )
 FORGERY_LOG_INTERVAL_S = 60.0
-
-
-class AcceptedUpdate(NamedTuple):
-    """What follows from an update that is safe now, and what its device should know about it."""
-
-    actions: tuple[Action, ...]
-    reason: str
-    is_change: bool = False  # of a continuous federation, whose next version may be due by it
 
 
 class Ingest:
@@ -116,7 +107,7 @@ class Ingest:
             nonce = self._nonce(key, payload)
             self._answer(key, "retry", nonce=nonce, reason="the server's copy of the round's model is damaged")
         except (OSError, DBAPIError) as error:
-            if not disk.is_full(error):
+            if not outages.is_full(error):
                 raise
             log.error("disk full: %s", error, extra=_about(key))
             nonce = self._nonce(key, payload)
@@ -193,7 +184,7 @@ class Ingest:
         row = repositories.find_device(session, federation, device)
         if row is None or status.state == "offline":  # a last will knows nothing of sums
             return False
-        return masked_contributions.note_status(session, federation, row, status.sums)
+        return contributions.note_status(session, federation, row, status.sums)
 
     def _begin(self, key: Key, payload: bytes) -> None:
         envelope, manifest, fault = _opened(payload)
@@ -210,13 +201,14 @@ class Ingest:
             self._refuse(key, UpdateRefusedError(fault, quarantine=True), None, nonce=_nonce_of(payload))
             return
         try:
-            self._admit(key, context, manifest)
+            admission.admit(context, manifest, key, self._contract(key, context))
+            self._require_expected(context, manifest)
             if manifest.withdraw:
                 self._accept(key, manifest, None, {})
                 return
             upload = self._uploads.get(key)
             if upload is None or not upload.continues(manifest):
-                if reason := disk.shortage(self._uploads.root, self._settings.min_free_bytes + manifest.size):
+                if reason := outages.shortage(self._uploads.root, self._settings.min_free_bytes + manifest.size):
                     log.warning("update postponed: %s", reason, extra=_about(key))
                     self._answer(key, "retry", nonce=manifest.nonce, reason=reason)
                     return
@@ -238,35 +230,42 @@ class Ingest:
             raise UpdateRefusedError(str(error), quarantine=True) from error
 
     def _end(self, key: Key) -> None:
+        """Check the file's bytes, make them durable, commit, and only then acknowledge."""
         upload = self._uploads.get(key)
         if upload is None or not upload.path.exists():
             self._answered_before(key, self._load_context(key), None)  # else silence: the device begins again
-        elif not upload.assembly.complete:
-            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=upload.next_chunk)
-        elif hashlib.sha256(data := upload.read()).hexdigest() == upload.manifest.sha256:
-            self._finish(key, upload, data)
-        elif upload.resumed:
-            # a power cut may have cost written chunks: the update itself is not to blame
-            self._uploads.begin(key, upload.manifest)
-            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=0)
-        else:
-            raise UpdateRefusedError(f"the bytes do not have the sha256 {upload.manifest.sha256}", quarantine=True)
-
-    def _finish(self, key: Key, upload: PartialUpload, data: bytes) -> None:
-        """Check the file's bytes, make them durable, commit, and only then acknowledge."""
-        context = self._load_context(key, upload.manifest)
-        contract = self._admit(key, context, upload.manifest)
-        if upload.manifest.sum is not None:
+            return
+        if (data := self._complete(key, upload)) is None:
+            return
+        manifest, context = upload.manifest, self._load_context(key, upload.manifest)
+        contract = self._contract(key, context)
+        admission.admit(context, manifest, key, contract)
+        self._require_expected(context, manifest)
+        if manifest.sum is not None:
             self._take_part(key, upload, data)
             return
-        tree = contract.decode(upload.manifest, data, self._broadcasts.read)
-        norms = self._anomalies.check(contract, context, upload.manifest, tree)
-        if contract.kind.keeps_sums and upload.manifest.compression != "none":
+        tree = contract.decode(manifest, data, self._broadcasts.read)
+        norms = self._anomalies.check(contract, context, manifest, tree)
+        if contract.kind.keeps_sums and manifest.compression != "none":
             blob = self._blobs.put(wire.encode(tree))  # it stays for long, and is read without its manifest
         else:
-            self._blobs.adopt(upload.path, upload.manifest.sha256)
-            blob = Blob(upload.manifest.sha256, upload.manifest.size)
-        self._accept(key, upload.manifest, blob, norms)
+            self._blobs.adopt(upload.path, manifest.sha256)
+            blob = Blob(manifest.sha256, manifest.size)
+        self._accept(key, manifest, blob, norms)
+
+    def _complete(self, key: Key, upload: PartialUpload) -> bytes | None:
+        """Return an upload's bytes; None, and the device knows where to go on, while some are missing."""
+        if not upload.assembly.complete:
+            self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=upload.next_chunk)
+            return None
+        if hashlib.sha256(data := upload.read()).hexdigest() == upload.manifest.sha256:
+            return data
+        if not upload.resumed:
+            raise UpdateRefusedError(f"the bytes do not have the sha256 {upload.manifest.sha256}", quarantine=True)
+        # a power cut may have cost written chunks: the update itself is not to blame
+        self._uploads.begin(key, upload.manifest)
+        self._answer(key, "send", nonce=upload.manifest.nonce, next_chunk=0)
+        return None
 
     def _take_part(self, key: Key, upload: PartialUpload, data: bytes) -> None:
         """Take a message of a secure sum: rows, then the acknowledgement, then what follows if its stage has ended.
@@ -285,8 +284,8 @@ class Ingest:
                 if manifest.sum == "keys":
                     round_id, actions = self._into_round(session, context, manifest)
                     receipts.forget_quarantined(session, device, manifest.update_id)
-                    place = receipts.Destination("accepted", manifest.round, round_id)
-                    receipts.note_update(session, federation, device, manifest, place, "keys for the secure sum", {})
+                    place = receipts.Destination("accepted", manifest.round, round_id, "keys for the secure sum")
+                    receipts.note_update(session, federation, device, manifest, place, {})
             self._uploads.discard(key)
             self._answer(key, "accepted", nonce=manifest.nonce)
             if has_ended:
@@ -296,34 +295,30 @@ class Ingest:
     def _accept(self, key: Key, manifest: UpdateManifest, blob: Blob | None, norms: Norms) -> None:
         """Commit an update whose blob is durable, acknowledge it, and do what follows; without one, it withdraws."""
         with self._coordinator.lock:
-            taken = self._commit(key, manifest, blob, norms)
+            with self._database.write() as session:
+                context = UpdateContext.load(session, *key, manifest.round)
+                federation, device = admission.sender(context, *key[:2], enrolled_only=self._settings.enrolled_only)
+                contract = self._coordinator.contract_of(session, federation)
+                admission.admit(context, manifest, key, contract)
+                manifest, actions = _with_fitting_gains(manifest, contract, key), tuple[Action, ...]()
+                if context.known is not None:
+                    receipts.forget_quarantined(session, device, manifest.update_id)
+                if contract.kind.keeps_sums:
+                    contributions.replace(session, federation, device, manifest, blob)
+                    place = receipts.Destination("accepted", federation.last_round + 1)
+                else:
+                    round_id, actions = self._into_round(session, context, manifest)
+                    kept = "" if round_id else "kept for the next round"
+                    left_out = receipts.last_exclusion(session, device) if device.refused_updates else ""
+                    reason = "; ".join(filter(None, (contract.partial_work(manifest), kept, left_out)))
+                    status = "accepted" if round_id else "deferred"
+                    place = receipts.Destination(status, manifest.round, round_id, reason)
+                receipts.note_update(session, federation, device, manifest, place, norms)
             self._uploads.discard(key)
-            self._answer(key, "accepted", nonce=manifest.nonce, reason=taken.reason)
-            if taken.is_change:
+            self._answer(key, "accepted", nonce=manifest.nonce, reason=place.reason)
+            if contract.kind.keeps_sums:  # the next version may be due by it
                 self._coordinator.devices_changed(key[0])
-            self._coordinator.execute(key[0], taken.actions)
-
-    def _commit(self, key: Key, manifest: UpdateManifest, blob: Blob | None, norms: Norms) -> AcceptedUpdate:
-        with self._database.write() as session:
-            context = UpdateContext.load(session, *key, manifest.round)
-            federation, device = admission.sender(context, *key[:2], enrolled_only=self._settings.enrolled_only)
-            contract = self._coordinator.contract_of(session, federation)
-            admission.admit(context, manifest, key, contract)
-            manifest = _with_fitting_gains(manifest, contract, key)
-            if context.known is not None:
-                receipts.forget_quarantined(session, device, manifest.update_id)
-            if contract.kind.keeps_sums:
-                contributions.replace(session, federation, device, manifest, blob)
-                next_one = receipts.Destination("accepted", federation.last_round + 1)
-                receipts.note_update(session, federation, device, manifest, next_one, "", norms)
-                return AcceptedUpdate((), "", is_change=True)
-            round_id, actions = self._into_round(session, context, manifest)
-            kept = "" if round_id else "kept for the next round"
-            left_out = receipts.last_exclusion(session, device) if device.refused_updates else ""
-            reason = "; ".join(filter(None, (contract.partial_work(manifest), kept, left_out)))
-            place = receipts.Destination("accepted" if round_id else "deferred", manifest.round, round_id)
-            receipts.note_update(session, federation, device, manifest, place, reason, norms)
-            return AcceptedUpdate(actions, reason)
+            self._coordinator.execute(key[0], actions)
 
     def _into_round(
         self, session: Session, context: UpdateContext, manifest: UpdateManifest
@@ -341,15 +336,18 @@ class Ingest:
         with self._database.read() as session:
             return UpdateContext.load(session, *key, manifest.round if manifest else 0)
 
-    def _admit(self, key: Key, context: UpdateContext, manifest: UpdateManifest) -> Contract:
-        federation, device = admission.sender(context, *key[:2], enrolled_only=self._settings.enrolled_only)
+    def _contract(self, key: Key, context: UpdateContext) -> Contract:
+        """Return what the federation of an update accepts, if its device may send one."""
+        federation, _ = admission.sender(context, *key[:2], enrolled_only=self._settings.enrolled_only)
         with self._database.read() as session:
-            contract = self._coordinator.contract_of(session, federation)
-        admission.admit(context, manifest, key, contract)
+            return self._coordinator.contract_of(session, federation)
+
+    def _require_expected(self, context: UpdateContext, manifest: UpdateManifest) -> None:
+        """Refuse a message of a secure sum that its stage does not wait for."""
         if manifest.sum is not None:
+            federation, device = admission.sender(context, manifest.federation, manifest.client)
             with self._database.read() as session:
                 secure_rounds.require_expected(session, federation.id, device.id, manifest)
-        return contract
 
     def _make_room(self, key: Key) -> None:
         """Drop the device's uploads that no round takes any more; refuse one too many."""
@@ -357,7 +355,9 @@ class Ingest:
             upload = self._uploads.get(other)
             try:
                 if upload is not None and other != key:
-                    self._admit(other, self._load_context(other, upload.manifest), upload.manifest)
+                    context = self._load_context(other, upload.manifest)
+                    admission.admit(context, upload.manifest, other, self._contract(other, context))
+                    self._require_expected(context, upload.manifest)
             except UpdateRefusedError:
                 self._uploads.discard(other)
         begun = [other for other in self._uploads.of_device(*key[:2]) if other != key]

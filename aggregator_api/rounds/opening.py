@@ -8,7 +8,7 @@ from functools import partial
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.devices import masked_contributions, presence, suspension
+from aggregator_api.devices import contributions, presence, suspension
 from aggregator_api.rounds import deadlines, secure_rounds, sum_retries
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import Blob, DeviceRow, FederationRow, RoundRow, UpdateRow
@@ -69,7 +69,7 @@ def _has_changes(
     """Whether the sum of all who may add would differ from the last one by enough devices to hide each of them."""
     online = repositories.could_train(federation, plan.rounds.cohort_tags, at=now)
     online.append(DeviceRow.id.not_in(left_out))
-    return masked_contributions.counts_online(session, federation, online).changed >= plan.secure.min_devices
+    return contributions.counts_online(session, federation, online).changed >= plan.secure.min_devices
 
 
 def _is_finished(session: Session, federation: FederationRow, plan: Plan) -> bool:

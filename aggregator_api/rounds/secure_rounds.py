@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import UpdateRefusedError
-from aggregator_api.devices import masked_contributions, vouching
+from aggregator_api.devices import contributions, vouching
 from aggregator_api.rounds.updates.context import DeviceInfo
 from aggregator_api.storage.db import epochs, repositories
 from aggregator_api.storage.db.models import Blob, DeviceRow, FederationRow, RoundRow, SecureSumDeviceRow, SecureSumRow
@@ -243,7 +243,7 @@ def take(session: Session, row: RoundRow, device: DeviceInfo, manifest: UpdateMa
     if part == "keys":
         federation = session.get_one(FederationRow, row.federation_id)
         vouching.require_voucher(federation, device.name, own.identity, message.payload)
-        if not retry_of(found).groups and masked_contributions.is_seen(session, device.id, manifest.sequence):
+        if not retry_of(found).groups and contributions.is_seen(session, device.id, manifest.sequence):
             raise UpdateRefusedError(f"these sums of {device.name} are in an impossible sum, and aren't added again")
     result = server.step(state, FromDevice(device.name, message.kind, message.payload, message.vector))
     if result.refusal:

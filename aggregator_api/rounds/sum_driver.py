@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import UpdateRefusedError
-from aggregator_api.devices import masked_contributions
+from aggregator_api.devices import contributions
 from aggregator_api.rounds import secure_rounds
 from aggregator_api.rounds.updates.context import DeviceInfo, FederationInfo
 from aggregator_api.rounds.updates.contract import Contract
@@ -141,9 +141,9 @@ class SumDriver:
             if row is None or state is None or state.stage is not ServerStage.DONE:
                 return
             names = server.included_devices(state)
-            if self._owner.contract(session.get_one(FederationRow, row.federation_id)).is_continuous:
-                added = masked_contributions.sequences(session, row, names)
-                masked_contributions.note_seen(session, row.federation_id, added)
+            if self._owner.contract(session.get_one(FederationRow, row.federation_id)).kind.sums:
+                added = contributions.sequences(session, row, names)
+                contributions.note_seen(session, row.federation_id, added)
             finding = SumFinding(suspects=names, is_opened=True)
             failed = {"stage": ServerStage.FAILED, "reason": reason, "finding": finding, "total": b""}
             secure_rounds.save(session, row, state, state.model_copy(update=failed), None)
@@ -169,9 +169,9 @@ class SumDriver:
         if not contract.kind.sums:
             return state
         names, least = server.included_devices(state), contract.plan.secure.min_devices
-        added = masked_contributions.sequences(session, row, names)
-        changed, other = masked_contributions.count_changes(session, federation.id, added), "the last one"
-        if state.needs_all and (moved := masked_contributions.count_moved(session, federation.id, added)):
+        added = contributions.sequences(session, row, names)
+        changed, other = contributions.count_changes(session, federation.id, added), "the last one"
+        if state.needs_all and (moved := contributions.count_moved(session, federation.id, added)):
             changed, other = min(changed, moved), "one that was seen"
         if changed >= least:
             return state

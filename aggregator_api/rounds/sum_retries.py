@@ -11,7 +11,7 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_api.devices import masked_contributions, suspension
+from aggregator_api.devices import contributions, suspension
 from aggregator_api.rounds.secure_rounds import finding_of, retry_of
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, RoundRow, SecureSumRow
@@ -135,7 +135,7 @@ def _lasting(division: Division, plan: Plan) -> Retry:
 
 def _sitting_out(session: Session, federation: FederationRow, plan: Plan) -> frozenset[int]:
     """Return whose whole sums were seen and stay what they were; who trains has other numbers in the next round."""
-    return masked_contributions.sitting_out(session, federation) if sums_in_rounds(plan) else frozenset()
+    return contributions.sitting_out(session, federation) if sums_in_rounds(plan) else frozenset()
 
 
 def _online(

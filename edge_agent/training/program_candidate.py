@@ -17,7 +17,7 @@ from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.images import preparation_from_json
 from edge_agent.training.job import CHECKPOINT, MODEL, Job
 from edge_agent.training.local_data import LocalData, noun
-from edge_agent.training.runtime import Parity, parity_examples
+from edge_agent.training.runtime import FileParity, parity_examples
 from export.program.runtime import VERSION, Arrays, TrainingProgram
 from export.program.standalone import standalone_model
 from export.runtime import GateError, ModelMetadata, Session
@@ -91,7 +91,7 @@ def export_candidate(
     model = standalone_model(program.graph("model"), values, _properties(info, spec))
     examples = parity_examples(data, PARITY_EXAMPLES).astype(np.float32)
     origin = f"{noun(preparation_from_json(job.pipeline))} of this device, against the program"
-    parity = Parity.of(Session.load(model).predict(examples).logits, _logits(program, values, examples), origin)
+    parity = FileParity.of(Session.load(model).predict(examples).logits, _logits(program, values, examples), origin)
     # written so that a NaN fails
     if not parity.max_abs_diff <= MAX_LOGIT_DELTA or parity.argmax_agreement < 1:
         raise GateError(

@@ -64,7 +64,7 @@ class SentUpload(NamedTuple):
 
 
 class Orientation(NamedTuple):
-    """How far gravity lies from what is usual (`models.orientation`), in deviations; None: nobody has said what is."""
+    """How far gravity lies from what is usual (`models.har_features`), in deviations; None: nobody has said what is."""
 
     distance: float | None
 
@@ -259,7 +259,7 @@ def parity_examples(data: LocalData, count: int) -> np.ndarray:
     return np.concatenate([data.holdout.x, data.train.x])[:count]
 
 
-class Parity(NamedTuple):
+class FileParity(NamedTuple):
     """How far a model's file and what it was made of agree on a device's own examples."""
 
     max_abs_diff: float
@@ -269,7 +269,7 @@ class Parity(NamedTuple):
     batch_agreement: float | None = None
 
     @classmethod
-    def of(cls, found: np.ndarray, expected: np.ndarray, origin: str) -> Parity:
+    def of(cls, found: np.ndarray, expected: np.ndarray, origin: str) -> FileParity:
         """Compare logits (n, K) of both."""
         difference = float(np.abs(found - expected).max(initial=0))
         agreement = float((found.argmax(1) == expected.argmax(1)).mean()) if len(found) else 1.0

@@ -23,8 +23,8 @@ from edge_agent.training.limits import RoundBudget
 from edge_agent.training.local_data import LocalData, noun
 from edge_agent.training.program_candidate import write_checkpoint
 from edge_agent.training.runtime import (
+    FileParity,
     Orientation,
-    Parity,
     SentUpload,
     TrainedRound,
     TrainingRuntime,
@@ -162,7 +162,7 @@ class SumsRuntime(TrainingRuntime):
         return found
 
     def orientation(self) -> Orientation:
-        """Measure how far gravity lies from what is usual, by the features that say it (`models.orientation`)."""
+        """Measure how far gravity lies from what is usual, by the features that say it (`models.har_features`)."""
         columns = self._session.metadata.gravity_columns
         return Orientation.of(self._shared.sums, columns, self._features("train")[:, list(columns)])
 
@@ -201,7 +201,7 @@ class SumsRuntime(TrainingRuntime):
         examples = parity_examples(self.data, PARITY_EXAMPLES)
         origin = f"{noun(self.settings)} of this device, against the solved head"
         scores = head.scores(self._session.predict(examples).embedding)
-        parity = Parity.of(Session.load(model).predict(examples).logits, scores, origin)
+        parity = FileParity.of(Session.load(model).predict(examples).logits, scores, origin)
         if not parity.max_abs_diff <= MAX_LOGIT_DELTA:
             raise NonRetryableJobError(
                 f"a head's file answers {parity.max_abs_diff:.2e} beside what was solved; expected at most "

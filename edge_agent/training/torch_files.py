@@ -18,7 +18,7 @@ from edge_agent.storage.images import preparation_from_json
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, Job
 from edge_agent.training.limits import RoundBudget
 from edge_agent.training.local_data import LocalData, noun
-from edge_agent.training.runtime import Parity, parity_examples
+from edge_agent.training.runtime import FileParity, parity_examples
 from export.onnx_export import ExportedNetwork, export_variants, metadata_of
 from federation import wire
 from federation.errors import WireError
@@ -117,7 +117,7 @@ def _export(job: Job, data: LocalData, loaded: Loaded, exported: ExportedNetwork
     for path, report in reports.items():
         found, batch = report.parity, report.alp.argmax_agreement if report.alp else None
         numbers = found.max_logit_delta, found.argmax_agreement, report.examples
-        Parity(*numbers, report.examples_from, batch).write(path.parent)
+        FileParity(*numbers, report.examples_from, batch).write(path.parent)
 
 
 class EpochCheckpoints(TrainingCallback):

@@ -16,7 +16,7 @@ from export.program.manifest import PhaseEntry, TensorType
 from export.program.runtime import Arrays, TrainingProgram, checked, zeros
 from export.runtime import ProgramError
 from federation.seeds import noise_seed
-from federation.training.schedule import DRAWS, Schedule, in_order, rate_of_round, rate_sum, schedule
+from federation.training.schedule import DRAWS, RoundStream, Schedule, in_order, rate_of_round, rate_sum, schedule
 from federation.training.window_changes import ChannelScale, changed_windows
 
 BUFFERS = "client/buffers/"
@@ -81,9 +81,7 @@ class ProgramRound:
             len(examples.y),
             training.batch_size,
             sum(phase.epochs for phase in self._manifest.phases),
-            seed=training.seed,
-            client_id=identity.client_id,
-            round_number=identity.round_number,
+            RoundStream(training.seed, identity.client_id, identity.round_number),
             max_steps=identity.max_steps,
             draws=0 if training.augmentation.is_off else DRAWS,
         )

@@ -21,6 +21,7 @@ from federation.training.local_round import ClientWork, Compile, LocalRound, Set
 from federation.training.optimizers import optimizer_for
 from federation.training.schedule import (
     DRAWS,
+    RoundStream,
     Schedule,
     in_order,
     rate_of_round,
@@ -133,9 +134,7 @@ def _order(setup: Setup, count: int, client_id: str, round_number: int, max_step
         count,
         setup.training.batch_size,
         epochs,
-        seed=setup.training.seed,
-        client_id=client_id,
-        round_number=round_number,
+        RoundStream(setup.training.seed, client_id, round_number),
         max_steps=max_steps,
         draws=0 if setup.training.augmentation.is_off else DRAWS,
     )

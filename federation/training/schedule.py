@@ -40,14 +40,24 @@ class Schedule(NamedTuple):
         return int((self.mask.sum(-1) > 0).sum())
 
 
+class RoundStream(NamedTuple):
+    """The random numbers of one client's round."""
+
+    seed: int
+    client_id: str
+    round_number: int
+
+    def named(self, name: str) -> tuple[int, str, str, int]:
+        """Return what `generator` derives the stream of that name from."""
+        return self.seed, name, self.client_id, self.round_number
+
+
 def schedule(
     examples: int,
     batch_size: int,
     epochs: int,
+    stream: RoundStream,
     *,
-    seed: int,
-    client_id: str,
-    round_number: int,
     max_steps: int | None = None,
     draws: int = 0,
 ) -> Schedule:
@@ -58,7 +68,7 @@ def schedule(
     steps = -(-examples // batch_size)
     index = np.zeros((epochs, steps * batch_size), np.int64)
     for epoch in range(epochs):
-        index[epoch, :examples] = generator(seed, "order", client_id, round_number, epoch).permutation(examples)
+        index[epoch, :examples] = generator(*stream.named("order"), epoch).permutation(examples)
     mask = np.zeros((epochs, steps * batch_size), np.float32)
     mask[:, :examples] = 1
     if max_steps is not None:
@@ -68,7 +78,7 @@ def schedule(
         return found
     drawn = np.zeros((epochs, steps * batch_size, draws), np.float32)
     for epoch in range(epochs):
-        random = generator(seed, "augmentation", client_id, round_number, epoch)
+        random = generator(*stream.named("augmentation"), epoch)
         drawn[epoch, :examples] = random.random((examples, draws), np.float32)
     return found._replace(draws=drawn.reshape(epochs, steps, batch_size, draws))
 

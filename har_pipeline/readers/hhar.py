@@ -167,20 +167,6 @@ def _on_arrival_clock(rows: np.ndarray, name: str) -> np.ndarray:
     return times
 
 
-READER = RecordingReader(
-    name="hhar",
-    summary="HHAR: 9 users × 4 phone models, 6 activities, 50 to 200 Hz",
-    labels=lambda options: LABELS,
-    layouts=lambda options: (LAYOUT,),
-    recordings=recordings,
-    acceleration="specific force",
-    origin=lambda client: Origin(
-        "hhar", subject_of(client), device_of(client), "wrist" if device_of(client) in WATCHES else "waist"
-    ),
-    defaults={"devices": "phones"},
-)
-
-
 ARRIVAL, CREATION = "Arrival_Time", "Creation_Time"
 NUMBERS = (CREATION, ARRIVAL, "x", "y", "z")
 WORDS = ("User", "Model", "Device", "gt")
@@ -275,3 +261,17 @@ def _spans(columns: tuple[str, ...], rows: Sequence[Sequence[str]]) -> dict[str,
 
 def _is_million(ratio: float) -> bool:
     return RATIO / TOLERANCE < ratio < RATIO * TOLERANCE
+
+
+READER = RecordingReader(
+    name="hhar",
+    summary="HHAR: 9 users × 4 phone models, 6 activities, 50 to 200 Hz",
+    labels=lambda options: LABELS,
+    layouts=lambda options: (LAYOUT,),
+    recordings=recordings,
+    acceleration="specific force",
+    origin=lambda client: Origin(
+        "hhar", subject_of(client), device_of(client), "wrist" if device_of(client) in WATCHES else "waist"
+    ),
+    defaults={"devices": "phones"},
+)

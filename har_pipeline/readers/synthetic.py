@@ -118,19 +118,6 @@ def _sense(
     return times, values, np.array(ACTIVITIES)[motion.activity[at]], motion.cadence[at]
 
 
-READER = RecordingReader(
-    name="synthetic",
-    summary="synthetic: subjects × phones × body places, 6 activities, 50 to 210 Hz, jitter and gaps; needs no files",
-    labels=lambda options: ACTIVITIES,
-    layouts=lambda options: (),
-    recordings=recordings,
-    acceleration="specific force",
-    number=lambda options: "cadence (steps/min)",
-    origin=lambda client: Origin("synthetic", subject_of(client), *device_of(client).split("-")),
-    defaults=DEFAULTS,
-)
-
-
 RATE_HZ = 500.0
 BOUT_S = (15.0, 25.0)
 BLEND_S = 0.8
@@ -271,3 +258,16 @@ def rotation(angles: np.ndarray) -> np.ndarray:
     about_y = np.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]])
     about_z = np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]])
     return np.asarray(about_z @ about_y @ about_x)
+
+
+READER = RecordingReader(
+    name="synthetic",
+    summary="synthetic: subjects × phones × body places, 6 activities, 50 to 210 Hz, jitter and gaps; needs no files",
+    labels=lambda options: ACTIVITIES,
+    layouts=lambda options: (),
+    recordings=recordings,
+    acceleration="specific force",
+    number=lambda options: "cadence (steps/min)",
+    origin=lambda client: Origin("synthetic", subject_of(client), *device_of(client).split("-")),
+    defaults=DEFAULTS,
+)

@@ -106,7 +106,7 @@ class _Reach(NamedTuple):
 
     grid_s: np.ndarray
     low: np.ndarray
-    count: np.ndarray
+    samples: np.ndarray
 
 
 def _weights(

@@ -36,7 +36,7 @@ class InvertedResidual(nn.Module):
         super().__init__()
         inner = channels * expansion
         widened = [convolution(channels, inner, 1, norm)] if expansion != 1 else []
-        filtered = convolution(inner, inner, 3, norm, stride, groups=inner, dilation=dilation)
+        filtered = depthwise(inner, norm, stride, dilation)
         self.conv = nn.Sequential(*widened, filtered, nn.Conv2d(inner, out, 1, bias=False), norm(out))
         self.adds = stride == 1 and channels == out
 
@@ -46,13 +46,16 @@ class InvertedResidual(nn.Module):
         return x + narrow if self.adds else narrow
 
 
-def convolution(
-    channels: int, out: int, kernel: int, norm: Norm, stride: int = 1, groups: int = 1, dilation: int = 1
-) -> nn.Sequential:
+def convolution(channels: int, out: int, kernel: int, norm: Norm, stride: int = 1, dilation: int = 1) -> nn.Sequential:
     """Return Conv2d without bias and with padding that keeps the sides, the norm, ReLU6."""
-    padding = kernel // 2 * dilation
-    layer = Conv2d(channels, out, kernel, stride, padding, dilation, groups, bias=False)
+    layer = Conv2d(channels, out, kernel, stride, kernel // 2 * dilation, dilation, bias=False)
     return nn.Sequential(layer, norm(out), nn.ReLU6())
+
+
+def depthwise(channels: int, norm: Norm, stride: int, dilation: int) -> nn.Sequential:
+    """Return the same by 3×3, of each channel apart."""
+    layer = Conv2d(channels, channels, 3, stride, dilation, dilation, channels, bias=False)
+    return nn.Sequential(layer, norm(channels), nn.ReLU6())
 
 
 def inverted_residuals(

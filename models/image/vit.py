@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.alp import ALP, PLACEMENTS, AlpBlocks, Transformer, entering
+from models.layers.alp import AlpBlocks, BlockOptions, Transformer, entering
 from models.layers.dropout import Attention, Dropout, DropPath
 from models.model import ModelOutput, image_shape
 
@@ -40,23 +40,14 @@ class Patches(nn.Module):
 class VitBlock(nn.Module):
     """Pre-norm block: ALP if there is one, attention, then MLP."""
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        mlp: int,
-        drop: float,
-        drop_path: float,
-        alp: ALP | None,
-        placement: str = PLACEMENTS[0],
-    ) -> None:
+    def __init__(self, width: int, heads: int, mlp: int, options: BlockOptions) -> None:
         super().__init__()
-        self.alp, self.placement = alp, placement
+        self.alp, self.placement = options.alp, options.placement
         self.norm_mix = nn.LayerNorm(width, eps=1e-6)
         self.attention = Attention(width, heads, width // heads)
         self.norm_mlp = nn.LayerNorm(width, eps=1e-6)
-        self.mlp = nn.Sequential(nn.Linear(width, mlp), nn.GELU(), Dropout(drop), nn.Linear(mlp, width))
-        self.drop_mix, self.drop_mlp = DropPath(drop_path), DropPath(drop_path)
+        self.mlp = nn.Sequential(nn.Linear(width, mlp), nn.GELU(), Dropout(options.dropout), nn.Linear(mlp, width))
+        self.drop_mix, self.drop_mlp = DropPath(options.drop_path), DropPath(options.drop_path)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Map tokens (B, Z, width) to (B, Z, width)."""
@@ -102,10 +93,8 @@ class Vit(Transformer):
         self.feature_dim = feature_dim
         self.patches = Patches(channels, patch, feature_dim)
         self.position = nn.Parameter(torch.randn((height // patch) * (width // patch), feature_dim) * 0.02)
-        layers = self.alp_layers(blocks)
         self.blocks = nn.ModuleList(
-            VitBlock(feature_dim, heads, mlp, dropout, dropout * i / max(1, blocks - 1), layers[i], self.placement)
-            for i in range(blocks)
+            VitBlock(feature_dim, heads, mlp, options) for options in self.block_options(blocks, dropout)
         )
         self.norm = nn.LayerNorm(feature_dim, eps=1e-6)
         self.head = nn.Linear(feature_dim, classes)

@@ -239,10 +239,28 @@ def entering(x: Tensor, norm: nn.Module, alp: ALP | None, placement: str, mask: 
     return x, norm(x)
 
 
+@dataclass(frozen=True)
+class BlockOptions:
+    """What a transformer's block drops in training, and its ALP layer with the place where it feeds."""
+
+    dropout: float
+    drop_path: float
+    alp: ALP | None = None
+    placement: str = PLACEMENTS[0]
+
+
 class Transformer(Model):
     """A model of blocks, each of which takes an ALP layer or none."""
 
     placement: str = PLACEMENTS[0]
+
+    def block_options(self, blocks: int, dropout: float) -> list[BlockOptions]:
+        """Return each block's options; the deeper a block, the more often its paths are dropped."""
+        last = max(1, blocks - 1)
+        return [
+            BlockOptions(dropout, dropout * i / last, layer, self.placement)
+            for i, layer in enumerate(self.alp_layers(blocks))
+        ]
 
     def alp_layers(self, blocks: int) -> list[ALP | None]:
         """Return each block's ALP layer; here none."""

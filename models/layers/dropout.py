@@ -1,8 +1,6 @@
-"""Multi-head self-attention, as the transformers here use it.
+"""Dropout and stochastic depth whose masks are a pure function of a buffer and the element's index, and attention.
 
-Vaswani et al., 'Attention Is All You Need', NeurIPS 2017, arXiv 1706.03762.
-
-Dropout and stochastic depth whose masks are a pure function of a buffer and the element's index.
+Multi-head self-attention: Vaswani et al., 'Attention Is All You Need', NeurIPS 2017, arXiv 1706.03762.
 Srivastava et al., 'Dropout', JMLR 15, 2014.
 Huang et al., 'Deep Networks with Stochastic Depth', ECCV 2016, arXiv 1603.09382.
 Tompson et al., 'Efficient Object Localization Using Convolutional Networks', CVPR 2015, arXiv 1411.4280: channels.

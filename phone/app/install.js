@@ -8,10 +8,10 @@ const UPDATE_INTERVAL_MS = 60 * 60_000;
 /** Say what keeps the app from working here, in words; empty where nothing does. @param {Window} page @returns {string} */
 export function unsupportedReason(page) {
   if (!page.isSecureContext) {
-    const here = page.location.host;
+    const host = page.location.host;
     return (
-      `This page came over plain HTTP from ${here}. Browsers give motion sensors, keys and storage for apps to HTTPS alone ` +
-      `(and to this machine itself): open https://${here}${page.location.pathname}. If that does not answer, whoever runs the server has to ` +
+      `This page came over plain HTTP from ${host}. Browsers give motion sensors, keys and storage for apps to HTTPS alone ` +
+      `(and to this machine itself): open https://${host}${page.location.pathname}. If that does not answer, whoever runs the server has to ` +
       "set up a certificate; docs/operations.md says how."
     );
   }

@@ -1,4 +1,4 @@
-"""The command `analyse`."""
+"""The command line of the simulation: run, sweep, arena, compare, analyse, attack, report, presets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a preset's clients get, from the classes of images alone: the images themselves need not be there."""
+"""The command `presets`, which also shows what a preset's clients get, without the images themselves."""
 
 from __future__ import annotations
 

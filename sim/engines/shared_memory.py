@@ -1,4 +1,4 @@
-"""Trees of tensors as one block of bytes: how shared memory carries them, without pickle and with one copy.
+"""Trees of tensors in memory that processes share: as one block of bytes, and in an arena of mapped pages.
 
 A memory-mapped arena for trees of tensors: an unlinked temporary file, whose pages are viewed and used again.
 One sparse file, mapped a GiB at a time: a mapping for each client would soon meet the kernel's limit of 65,530, and a

@@ -37,7 +37,8 @@ def check_settings(settings: Experiment, method: Method) -> None:
         raise SettingsError(f"--attackers {settings.attackers:g}: say with --attack what they do, or leave it out")
     if settings.baseline != "none":
         _check_baseline(settings)
-    if settings.secure.is_on:
+    has_secure_sums = settings.secure.is_on
+    if has_secure_sums:
         check_secure(method, settings.rounds, settings.secure)
         if settings.precision != "lossless":
             raise SettingsError(
@@ -46,7 +47,7 @@ def check_settings(settings: Experiment, method: Method) -> None:
             )
     check_private(method, settings.rounds)
     check_example_noise(method, settings.training)
-    _check_account(settings)
+    _check_account(settings, has_secure_sums)
 
 
 def _check_baseline(settings: Experiment) -> None:
@@ -59,11 +60,11 @@ def _check_baseline(settings: Experiment) -> None:
         )
 
 
-def _check_account(settings: Experiment) -> None:
+def _check_account(settings: Experiment, has_secure_sums: bool) -> None:
     """Ask for the ε of one round, which needs a library, rather before the first round than after it."""
     rounds, secure = settings.rounds, settings.secure
-    if noise := secure.noise_multiplier if secure.is_on else rounds.noise_multiplier:
-        epsilon_of_rounds(noise, 1, rounds.delta, on_sums=secure.is_on)
+    if noise := secure.noise_multiplier if has_secure_sums else rounds.noise_multiplier:
+        epsilon_of_rounds(noise, 1, rounds.delta, on_sums=has_secure_sums)
     if noise := settings.training.example_noise_multiplier:
         epsilon_of_epochs(noise, 1, rounds.delta)
 

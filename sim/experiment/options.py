@@ -1,6 +1,5 @@
-"""Whom a run holds out as new users, and how many epochs each of them personalizes for.
+"""The options of a run, each declared once: its type, what it affects, and its help.
 
-The options of a run, each declared once: its type, what it affects, and its help.
 `sim.simulate(**options)` and `python -m sim run` take them; the resume check, comparisons, the report and the command
 that repeats a run go by what they affect. Bounds and defaults are those of the fields that they set, in
 `sim.experiment.settings`.

@@ -1,7 +1,8 @@
-"""What a named starting point is, and how options are laid over it.
+"""What a named starting point is, how options are laid over it, and how TOML describes it.
 
-Presets in TOML: entries that share parts, and families whose members differ in the cells of a matrix.
-paper = "Tan et al. 2022"
+Entries share parts, and families have members that differ in the cells of a matrix::
+
+    paper = "Tan et al. 2022"
 
     [part.training.options]
     lr = 0.01

@@ -1,8 +1,8 @@
-"""Digests of the classes that a run computes with: a run is not resumed with a method or a network that was edited.
+"""What a run is, as `config.json` and `plan.json` keep it, and whether a run that resumes is still the same.
 
-A digest is of compiled code, so comments, docstrings and formatting don't count, and a notebook's cells need no source
-file. It covers what the class's code uses of its own module: functions, classes and plain constants. Other modules are
-not followed.
+Digests of the classes that a run computes with show that a method or a network was edited. A digest is of compiled
+code, so comments, docstrings and formatting don't count, and a notebook's cells need no source file. It covers what the
+class's code uses of its own module: functions, classes and plain constants. Other modules are not followed.
 """
 
 from __future__ import annotations

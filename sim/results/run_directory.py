@@ -1,4 +1,4 @@
-"""Typed reading of what `python -m sim run` wrote, finished or not; the only reader of these files."""
+"""The directory of a run: typed reading of its files, finished or not, and the writing of those that grow by round."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def analyse_round(simulation: Simulation, record: Mapping[str, Any]) -> dict[str
     return measured
 
 
-def in_batches(examples: Examples, batch: int) -> Iterator[Examples]:
+def batches_of(examples: Examples, batch: int) -> Iterator[Examples]:
     """Divide examples into batches, smaller ones of large images, whose maps must fit into memory."""
     together = STATS_NUMBERS // max(1, math.prod(examples.x.shape[1:]))
     size = max(1, min(batch, together))
@@ -125,7 +125,7 @@ class BatchLosses(NamedTuple):
 
     def _parts(self, params: Tensors) -> Iterator[Tensor]:
         """Yield what each batch adds to the mean."""
-        for part in in_batches(self.examples, self.batch):
+        for part in batches_of(self.examples, self.batch):
             x = network_input(part.x, self.moments)
             output = self.evaluate(params, self.model.buffers, x, None)
             yield self.task.loss(output, Batch(x, part.y, x.new_ones(len(x)))).sum() / len(self.examples.y)
@@ -181,7 +181,7 @@ def class_sums(model: ClientModel, examples: Examples, batch: int) -> ClassStats
     """Sum a client's features by class, those of its examples or of their pixels."""
     setup, client = model
     sums = empty_class_stats(setup.training, next(iter(client.params.values())))
-    for part in in_batches(examples, batch):
+    for part in batches_of(examples, batch):
         x = setup.inputs(part.x)
         labelled = setup.task.labelled_features(answer(setup, client, part.x), Batch(x, part.y, x.new_ones(len(x))))
         sums = class_stats(labelled, setup.training.classes, sums)

@@ -1,6 +1,5 @@
-"""A run on another host: its arguments with the files that it starts from, and the directory that comes back.
+"""Runs the cells of a sweep on a Ray cluster, each a process on whichever host has a core for it.
 
-Runs the cells of a sweep on a Ray cluster, each a process on whichever host has a core for it.
 A cell's directory comes back whole when it is done, so that a killed sweep loses the cells that were at work and no
 others. Data and windows are read where the run is: what `--data-root` names lies at the same path on every host, and a
 table's summaries hold the hash of what was read. Weights, plans and descriptions that a run starts from go along with

@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from aggregator_api.auth import api_keys
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.auth.open_streams import StreamAccess
+from aggregator_api.auth.sessions import StreamAccess
 from aggregator_api.auth.signing import Signer
 from aggregator_api.core.settings import Settings
 from aggregator_api.devices.presence import PresenceCheck
@@ -27,8 +27,8 @@ from aggregator_api.operations.leadership import SoleLeadership
 from aggregator_api.rounds.aggregation_executor import AggregationExecutor, InProcessExecutor
 from aggregator_api.rounds.announcements import Announcer, announcement
 from aggregator_api.rounds.background_jobs import BackgroundJobs
-from aggregator_api.rounds.clock import SteadyClock
 from aggregator_api.rounds.coordinator import Coordinator
+from aggregator_api.rounds.deadlines import SteadyClock
 from aggregator_api.runtime import Runtime
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import RoundRow, UpdateRow

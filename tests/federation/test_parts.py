@@ -19,7 +19,7 @@ from federation.records.tree import flatten, unflatten
 from federation.seeds import generator, seed_for
 from federation.training.forward import initial_client, reseed
 from federation.training.optimizers import adam, optimizer_for, sgd
-from federation.training.schedule import in_order, schedule, stack_schedules
+from federation.training.schedule import RoundStream, in_order, schedule, stack_schedules
 from gaitway.tasks.classification import confusion, macro_f1, scores_of
 
 
@@ -107,7 +107,7 @@ def test_optimizer_for_reads_the_task() -> None:
 
 @given(n=st.integers(1, 40), batch=st.integers(1, 17), epochs=st.integers(1, 3))
 def test_every_epoch_is_a_permutation(n: int, batch: int, epochs: int) -> None:
-    order = schedule(n, batch, epochs, seed=3, client_id="a", round_number=1)
+    order = schedule(n, batch, epochs, RoundStream(3, "a", 1))
     assert order.rows.shape == order.mask.shape == (epochs, -(-n // batch), batch)
     for rows, mask in zip(order.rows, order.mask, strict=True):
         assert sorted(rows[mask > 0]) == list(range(n))
@@ -118,7 +118,7 @@ def test_every_epoch_is_a_permutation(n: int, batch: int, epochs: int) -> None:
 
 def test_orders_differ_by_client_round_and_epoch_and_repeat() -> None:
     def rows(client: str, number: int) -> list[int]:
-        return schedule(50, 50, 2, seed=3, client_id=client, round_number=number).rows.reshape(2, -1).tolist()
+        return schedule(50, 50, 2, RoundStream(3, client, number)).rows.reshape(2, -1).tolist()
 
     one = rows("a", 1)
     assert one == rows("a", 1)
@@ -126,8 +126,8 @@ def test_orders_differ_by_client_round_and_epoch_and_repeat() -> None:
 
 
 def test_a_straggler_stops_after_its_steps() -> None:
-    full = schedule(10, 4, 2, seed=0, client_id="a", round_number=1)
-    cut = schedule(10, 4, 2, seed=0, client_id="a", round_number=1, max_steps=4)
+    full = schedule(10, 4, 2, RoundStream(0, "a", 1))
+    cut = schedule(10, 4, 2, RoundStream(0, "a", 1), max_steps=4)
     assert (full.steps, cut.steps) == (6, 4)
     assert np.array_equal(cut.mask[0], full.mask[0])
     assert cut.mask[1, 1:].sum() == 0

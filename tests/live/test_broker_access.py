@@ -30,7 +30,7 @@ from aggregator_api.storage.db.audit import Filters
 from aggregator_api.storage.db.database import Database
 from aggregator_api.transport.mqtt.client import secure
 from aggregator_api.transport.mqtt.embedded_broker import BrokerThread, LocalAccounts
-from aggregator_api.transport.mqtt.mosquitto import roles, rotation
+from aggregator_api.transport.mqtt.mosquitto import dynamic_security, roles
 from aggregator_api.transport.mqtt.mosquitto.dynamic_security import DynamicSecurity
 from edge_agent.config.brokers import BrokerSection
 from edge_agent.config.settings import ServerSection
@@ -331,7 +331,7 @@ def test_accounts_survive_a_kill_of_the_broker(tmp_path: Path) -> None:
 def test_new_passwords_for_the_server_replace_the_old_ones(tmp_path: Path) -> None:
     with mosquitto(tmp_path) as broker:
         before = (broker.settings().mqtt_login, broker.settings().broker_admin_login)
-        rotation.rotate(broker.server_toml.parent)
+        dynamic_security.rotate(broker.server_toml.parent)
         for login in before:
             assert login is not None
             with peer(broker, str(login.username), str(login.password)) as stale:

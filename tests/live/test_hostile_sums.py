@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from aggregator_api.devices import masked_contributions
+from aggregator_api.devices import contributions
 from aggregator_api.storage.db.models import DeviceRow, EventRow, FederationRow, RoundRow, SecureSumRow
 from federation import wire
 from federation.plan import Plan, SecureSettings
@@ -300,5 +300,5 @@ def test_keys_of_sums_that_were_seen_are_refused_whatever_its_status_said(
 def sitting_out(server: Bench) -> list[str]:
     with server.runtime.database.read() as session:
         federation = session.scalars(select(FederationRow)).one()
-        out = masked_contributions.sitting_out(session, federation)
+        out = contributions.sitting_out(session, federation)
         return sorted(session.scalars(select(DeviceRow.name).where(DeviceRow.id.in_(out))))

@@ -96,7 +96,7 @@ def assert_taken_away(server: Bench, plan: Plan, folder: Path) -> None:
         row = repositories.find_federation(session, FEDERATION)
         assert row is not None
         sha256 = repositories.current_version(session, row).broadcast_sha256
-    made = exports.checkpoint(plan, FEDERATION, 1, sha256, server.runtime.blobs.read(sha256), {"mse": 0.5})
+    made = exports.checkpoint(plan, FEDERATION, 1, server.runtime.blobs.read(sha256), {"mse": 0.5})
     (folder / "taken.safetensors").write_bytes(made)
     (taken, info), (own, _) = (
         load_checkpoint(path) for path in (folder / "taken.safetensors", folder / "run/models/global.safetensors")

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
-from aggregator_api.auth.web_sessions import CSRF_HEADER, csrf_token
+from aggregator_api.auth.sessions import CSRF_HEADER, csrf_token
 from aggregator_api.core.settings import Settings
 from aggregator_api.federations.checkpoints import MAX_HEADER_BYTES
 from aggregator_api.http.api.connections import BODY_PART_BYTES

@@ -32,7 +32,6 @@ RUN_BY = {
     "README.md": RUN_HERE,
     "operations.md": "deploy/walkthrough.py",
     "edge_agent.md": RUN_HERE,
-    "rest.md": RUN_HERE,
     "phones.md": RUN_HERE,
     "inference.md": RUN_HERE,
     "your-data.md": RUN_HERE,

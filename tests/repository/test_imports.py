@@ -200,12 +200,15 @@ FLOORS = {
         *("auth", "devices", "federations", "maintenance", "operations", "rollouts", "rounds", "storage"),
         "transport",
     ),
+    "http.queries": ("auth", "devices", "federations", "rollouts", "rounds.updates", "storage"),
     "http.api": (
         *("auth", "devices", "federations", "maintenance", "notifications", "operations", "rollouts", "rounds.updates"),
-        *("storage", "transport.device_http"),
+        *("storage", "transport.device_http", "http.dependencies", "http.event_feed", "http.queries"),
     ),
+    # pages and REST read through the same queries: pages import nothing of REST
     "http.web": (
-        *("auth", "devices", "federations", "http.api", "notifications", "operations", "rollouts", "storage"),
+        *("auth", "devices", "federations", "notifications", "operations", "rollouts", "storage"),
+        *("http.dependencies", "http.event_feed", "http.queries"),
     ),
 }
 GROUND = ("core",)
@@ -219,33 +222,22 @@ for _floor, _below_it in FLOORS.items():
 # knows the table of methods, below sim.reports and sim.cli nothing knows what people see, but for the listed places.
 INSIDE = {
     "har_pipeline": {
-        "signals": ("gravity", "recording"),
-        "streaming": ("errors", "origin", "recording", "settings", "signals"),
-        "readers": (
-            "apps",
-            "description",
-            "errors",
-            "gravity",
-            "origin",
-            "recording",
-            "settings",
-            "streaming",
-            "units",
-        ),
-        "description": ("errors", "gravity", "readers", "recording", "signals", "units"),
-        "apps": ("description", "errors", "gravity", "origin", "readers", "recording"),
+        "signals": ("recording", "units"),
+        "streaming": ("errors", "recording", "settings", "signals"),
+        "readers": ("apps", "description", "errors", "recording", "settings", "streaming", "units"),
+        "description": ("errors", "readers", "recording", "signals", "streaming.interpolate", "units"),
+        "apps": ("description", "errors", "readers", "recording"),
     },
     "models": {"layers": ("errors", "model"), "image": ("errors", "layers", "model")},
     "federation": {
-        "protocol": ("errors", "plan", "serving"),
-        "tasks": ("errors", "plan.dataclass_json", "records"),
+        "protocol": ("errors", "plan", "rounds.gains"),
+        "tasks": ("errors", "plan.strict", "records"),
         "aggregation": ("errors", "method", "plan", "records", "seeds", "tasks"),
         "privacy": ("errors", "method", "plan", "records", "seeds"),
         "rounds": ("aggregation", "errors", "method", "plan", "seeds"),
         "secure_sums": (
-            *("aggregation", "errors", "method", "plan", "privacy", "protocol", "records", "serving", "wire"),
+            *("aggregation", "errors", "method", "plan", "privacy", "protocol", "records", "rounds.gains", "wire"),
         ),
-        "serving": ("records",),
         "training": ("aggregation", "errors", "method", "plan", "privacy", "records", "seeds", "tasks"),
         "wire": ("aggregation", "errors", "method", "plan", "protocol", "records"),
     },
@@ -325,7 +317,7 @@ ALSO_OUTSIDE = {
     "aggregator_api.rounds.updates.contract": {"torch": "dtypes and shapes of what an update must hold"},
     "aggregator_api.http.queries.comparisons": {"scipy": "quantiles of Student's t"},
     "aggregator_api.rounds.aggregation": {"numpy": "the generator of secret noise"},
-    "aggregator_api.rounds.updates.anomaly": {"torch": "counts that an update holds as tensors"},
+    "aggregator_api.rounds.updates.screening": {"torch": "counts that an update holds as tensors"},
     "aggregator_api.cli.devices": {"typer": "the commands `devices`"},
     "aggregator_api.devices.enrolment_tokens": {"segno": "QR codes"},
     "aggregator_api.http.web.pages": {
@@ -361,7 +353,7 @@ ALSO_OUTSIDE = {
     "sim.reports.report": {"jinja2": "the HTML report"},
     "sim.data.other_phones": {"scipy": "a sensor at half the rate"},
     "sim.results.statistics": {"scipy": "paired tests, bootstrap intervals and ranks"},
-    "sim.results.segmented_images": {"safetensors": "images, masks and maps as bytes without pickle"},
+    "sim.results.artifacts": {"safetensors": "images, masks and maps as bytes without pickle"},
     "sim.reports.figures.segmentation": {"scipy": "the regions of a mask, and their middles"},
 }
 ALSO_OURS = {
@@ -382,7 +374,6 @@ ALSO_OURS = {
     "aggregator_api.transport.mqtt.mosquitto.dynamic_security": {
         "aggregator_api.devices.service": "what enrolment needs of a broker, done by this one"
     },
-    "aggregator_api.http.dependencies": {"aggregator_api.runtime": "it hands the running server's parts to the routes"},
     "aggregator_api.maintenance.revocations": {
         "aggregator_api.devices.service": "a device is revoked after a restore as it was before",
         "aggregator_api.devices.contributions": "and what it withdrew is taken out again",
@@ -461,7 +452,7 @@ def test_every_package_was_read(name: str) -> None:
         ("aggregator_api.federations.service", "from federation.training.client_round import train_one"),
         ("aggregator_api.federations.service", "import har_pipeline.streaming.windows"),
         ("aggregator_api.http.queries.listings", "from aggregator_api.transport.mqtt.client import MqttDriver"),
-        ("aggregator_api.rounds.coordinator", "from aggregator_api.http.api import queries"),
+        ("aggregator_api.rounds.coordinator", "from aggregator_api.http.queries import listings"),
         ("aggregator_api.federations.service", "from aggregator_api.runtime import Runtime"),
         ("aggregator_api.http.api.routes.models", "from aggregator_api.runtime import Runtime"),
         ("aggregator_api.federations.service", "from aggregator_api.http.queries.resources import Page"),

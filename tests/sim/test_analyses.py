@@ -33,8 +33,8 @@ from sim.rounds.analyses import (
     BatchLosses,
     LossGradient,
     analyse_round,
+    batches_of,
     dissimilarity,
-    in_batches,
     measured_clients,
 )
 from sim.rounds.simulation import Simulation
@@ -233,6 +233,6 @@ def test_a_baseline_has_no_network(few: FederatedData) -> None:
 def test_large_images_come_in_small_batches() -> None:
     """Of 3 × 512 × 1024 numbers a batch holds two, whatever it is asked for."""
     images = Examples(torch.zeros(5, 3, 512, 1024, dtype=torch.uint8), torch.arange(5))
-    assert [len(part.y) for part in in_batches(images, 256)] == [2, 2, 1]
+    assert [len(part.y) for part in batches_of(images, 256)] == [2, 2, 1]
     vectors = Examples(torch.zeros(5, 60), torch.arange(5))
-    assert [len(part.y) for part in in_batches(vectors, 3)] == [3, 2]
+    assert [len(part.y) for part in batches_of(vectors, 3)] == [3, 2]

@@ -20,7 +20,7 @@ from federation.training.forward import Moments, initial_client, initial_model, 
 from federation.training.local_round import LocalRound, Setup
 from sim.cli.app import app
 from sim.engines import ClientJob, Engine, Processes, Serial, Stacked
-from sim.reports.repeat import repeat_command
+from sim.reports.report import repeat_command
 from sim.run import build_simulation, resolve
 from tests.federation.tiny_networks import WIDTH, TinySegmenter
 from tests.sim.small_runs import DATA, needs_fork, settings_for

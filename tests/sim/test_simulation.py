@@ -202,7 +202,9 @@ def test_cohorts_and_orders_are_the_same_for_every_method(few: FederatedData, mo
 
     def drawing(*arguments: Any, **names: Any) -> Schedule:
         made = schedule(*arguments, **names)
-        drawn[names["client_id"], names["round_number"]] = made.rows[:1]  # FedPAC has one epoch more, for the head
+        drawn[arguments[3].client_id, arguments[3].round_number] = made.rows[
+            :1
+        ]  # FedPAC has one epoch more, for the head
         return made
 
     monkeypatch.setattr(client_round, "schedule", drawing)

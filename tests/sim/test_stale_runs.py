@@ -23,7 +23,7 @@ from sim.data.federated_data import ClientData, FederatedData
 from sim.errors import RunDirectoryError
 from sim.results.description import code_digests
 from sim.rounds import checkpoint
-from sim.run import load_data, resolve, run
+from sim.run import run
 from tests.sim.small_runs import CNN, DATA, Reporter, first, settings_for
 
 METHOD = '''
@@ -57,12 +57,6 @@ def method(name: str = "cell", **edited: str) -> type:
     finally:
         del sys.modules[name]
     return module.Edited
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> FederatedData:
-    data = load_data(resolve(settings_for()), None, tmp_path_factory.mktemp("cache"), None)
-    return first(data, {"ada": 20, "bob": 12})
 
 
 @pytest.fixture

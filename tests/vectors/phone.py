@@ -19,7 +19,7 @@ from edge_agent.training.local_data import evenly
 from federation import wire
 from federation.aggregation.ridge_numpy import sums_of, travelling
 from federation.seeds import noise_seed
-from federation.training.schedule import WindowCopies, schedule
+from federation.training.schedule import RoundStream, WindowCopies, schedule
 from federation.training.window_changes import window_copies
 from gaitway.tasks.classification import ClassSoundness
 from har_pipeline import ChannelStatistics, ClientWindows, PipelineSettings, split_client
@@ -79,7 +79,7 @@ def _orders() -> Iterator[dict[str, Any]]:
     for examples, seed, client, number, epoch in (
         (1, 0, "ada", 1, 0), (2, 0, "ada", 1, 0), (443, 7, "phone-1", 3, 2), (64, 2**53 - 1, "Zoë", 12, 0)
     ):  # fmt: skip
-        drawn = schedule(examples, examples, epoch + 1, seed=seed, client_id=client, round_number=number)
+        drawn = schedule(examples, examples, epoch + 1, RoundStream(seed, client, number))
         yield {
             "name": f"{examples} windows of {client}",
             "seed": seed,

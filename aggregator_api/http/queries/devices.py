@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, select, union
 from sqlalchemy.orm import Session, aliased
 
-from aggregator_api.devices import contributions, masked_contributions, presence, suspension
+from aggregator_api.devices import contributions, presence, suspension
 from aggregator_api.http.queries import resources
 from aggregator_api.http.queries.listings import PageParams, columns, update_view
 from aggregator_api.rollouts.scores import metric_in
@@ -213,7 +213,7 @@ def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> 
 
 def _in_masked_sum(session: Session, device: DeviceRow) -> str:
     """Say whether the newest sum has a device; with what, only the device knows."""
-    row = masked_contributions.find(session, device)
+    row = contributions.find_masked(session, device)
     if row is not None and row.seen and row.seen == row.reported:
         return "It sits out until its sums change: they are in a sum that was impossible, and aren't added again."
     if row is None or row.version is None:

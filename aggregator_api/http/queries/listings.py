@@ -10,7 +10,7 @@ from sqlalchemy import BindParameter, Select, bindparam, func, inspect, select, 
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_api.core.errors import NotFoundError
-from aggregator_api.devices import contributions, masked_contributions, suspension
+from aggregator_api.devices import contributions, suspension
 from aggregator_api.http.queries import resources
 from aggregator_api.http.queries.credentials import Key, Token
 from aggregator_api.rollouts import scores as version_scores
@@ -90,7 +90,7 @@ def _continuous(session: Session, row: FederationRow) -> resources.ContinuousSta
     plan = row.parsed_plan
     if row.kind.masked:
         online = repositories.could_train(row, plan.rounds.cohort_tags, at=time.time())
-        counts = masked_contributions.counts_online(session, row, online)
+        counts = contributions.counts_online(session, row, online)
         return resources.ContinuousState(devices=counts.devices, changes_waiting=counts.changed, next_version_at=None)
     found = contributions.counts(session, row)
     at = None

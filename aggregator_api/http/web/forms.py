@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 
-from aggregator_api.auth import web_sessions
+from aggregator_api.auth import sessions
 from aggregator_api.core.errors import ForbiddenError, UnprocessableError
 from aggregator_api.federations.checkpoints import UploadedCheckpoint
 from aggregator_api.rollouts.service import SCHEDULES, STANDARD, release_settings
@@ -37,16 +37,16 @@ async def checked_form(request: Request) -> Form:
     """
     if request.method in ("GET", "HEAD"):
         return {}
-    if not web_sessions.from_this_site(request.headers):
+    if not sessions.from_this_site(request.headers):
         raise ForbiddenError(
             "the form comes from another site; open this server's page yourself, and send it from there"
         )
     form = {} if request.url.path in UPLOADS else await _read(request)
     session = getattr(request.state, "session", "")
-    given = form.pop("csrf", "") or request.headers.get(web_sessions.CSRF_HEADER, "")
+    given = form.pop("csrf", "") or request.headers.get(sessions.CSRF_HEADER, "")
     # who logs in has no session yet, and whose session ended in another tab may still press 'Log out'
     is_free = request.url.path == "/login" or (request.url.path == "/logout" and not session)
-    if not is_free and not (session and web_sessions.is_csrf_token(given, session)):
+    if not is_free and not (session and sessions.is_csrf_token(given, session)):
         raise ForbiddenError("the form is of another session, perhaps of one that has ended; load the page again")
     return form
 

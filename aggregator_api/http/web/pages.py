@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_api.auth import web_sessions
+from aggregator_api.auth import sessions
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.auth.scopes import PROGRAMS
 from aggregator_api.http.web.phone import url_of
@@ -48,7 +48,7 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
         "caller": caller,
         "may_act": may_act(caller, name),
         "may_create": may_act(caller, None),
-        "csrf": web_sessions.csrf_token(session) if session else "",
+        "csrf": sessions.csrf_token(session) if session else "",
         "path": request.url.path,
         "query": f"?{request.url.query}" if request.url.query else "",
     }

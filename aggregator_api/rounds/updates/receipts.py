@@ -73,6 +73,7 @@ class Destination(NamedTuple):
     status: str
     number: int
     round_id: int | None = None
+    reason: str = ""
 
 
 def note_update(
@@ -81,11 +82,10 @@ def note_update(
     device: Named,
     manifest: UpdateManifest,
     place: Destination,
-    reason: str,
     norms: Mapping[str, float],
 ) -> None:
     """Record an update and its metrics; of those of a device in one round the latest count."""
-    now, (status, number, round_id) = time.time(), place
+    now, (status, number, round_id, reason) = time.time(), place
     detail = f"{manifest.size:,} bytes, {manifest.examples} examples" + (f"; {reason}" if reason else "")
     journal(session, federation, f"update.{status}", round_number=number, device=device.name, detail=detail)
     columns = {

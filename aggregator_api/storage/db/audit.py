@@ -21,7 +21,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from aggregator_api.storage.db.models import AuditRow
-from aggregator_api.storage.disk import user
+from aggregator_api.storage.outages import user
 
 GENESIS = "0" * 64
 """The digest before the first entry."""

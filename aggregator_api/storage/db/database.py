@@ -24,10 +24,10 @@ from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.settings import Settings, parsed_url
-from aggregator_api.storage import disk
+from aggregator_api.storage import outages
 from aggregator_api.storage.db import audit, ledger
 from aggregator_api.storage.db.ledger import Ledger
-from aggregator_api.storage.disk import require_folder
+from aggregator_api.storage.outages import require_folder
 from gaitway.files import private_file
 from gaitway.own_packages import install_command
 
@@ -119,7 +119,7 @@ class Database:
                 if intent is not None:
                     intent.is_written = True
         except DBAPIError as error:
-            if disk.is_full(error):
+            if outages.is_full(error):
                 self._full_until = time.monotonic() + FULL_S
             raise
         self._full_until = 0.0

@@ -137,7 +137,7 @@ def count_online(
     Of a masked federation only those with a key could.
 
     resting: those whose updates are not in so many of the last published rounds; at: those
-    that are not left out then (`devices.silence`).
+    that are not left out then (`devices.presence`).
     """
     wanted = could_train(federation, tags, resting=resting, at=at)
     return session.scalars(select(func.count()).select_from(DeviceRow).where(*wanted)).one()

@@ -11,7 +11,7 @@ from functools import partial
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_api.auth.open_streams import OpenStreams, StreamAccess
+from aggregator_api.auth.sessions import OpenStreams, StreamAccess
 from aggregator_api.core.errors import NotFoundError, OverloadedError, RequestError, UnavailableError
 from aggregator_api.operations.leadership import Leadership
 from aggregator_api.rounds.announcements import Announcer, Publisher

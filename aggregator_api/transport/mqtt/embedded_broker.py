@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.transport.mqtt.mosquitto import roles
-from aggregator_api.transport.mqtt.mosquitto.accounts import new_password
+from aggregator_api.transport.mqtt.mosquitto.roles import new_password
 from gaitway.threads import SupervisedThread
 
 if TYPE_CHECKING:

@@ -144,7 +144,7 @@ function deleting(what, act) {
 function showWindows(found) {
   /** @type {{[activity: string]: number}} */
   const counts = {};
-  for (const one of found.classes) counts[one.activity] = (counts[one.activity] ?? 0) + one.windows;
+  for (const kept of found.classes) counts[kept.activity] = (counts[kept.activity] ?? 0) + kept.windows;
   const classes = found.classes.map((one) => {
     const what = nameOf(one.activity);
     const cell = deleting(what, () => removed(counts[one.activity], what, { activity: one.activity }));

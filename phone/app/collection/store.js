@@ -52,12 +52,12 @@ export class Store {
   static open(name = NAME, maxWindows = MAX_WINDOWS) {
     if (!globalThis.indexedDB) throw new StoreError("This browser keeps nothing for pages; leave private browsing.");
     return new Promise((resolve, reject) => {
-      const asked = indexedDB.open(name, MIGRATIONS.length);
-      asked.onupgradeneeded = ({ oldVersion }) => MIGRATIONS.slice(oldVersion).forEach((step) => step(asked.result));
-      asked.onsuccess = () => resolve(new Store(asked.result, maxWindows));
-      asked.onblocked = () =>
+      const request = indexedDB.open(name, MIGRATIONS.length);
+      request.onupgradeneeded = ({ oldVersion }) => MIGRATIONS.slice(oldVersion).forEach((step) => step(request.result));
+      request.onsuccess = () => resolve(new Store(request.result, maxWindows));
+      request.onblocked = () =>
         reject(new StoreError("Another tab holds an older version of this app: close it, and reload."));
-      asked.onerror = () => reject(storeErrorOf(asked.error));
+      request.onerror = () => reject(storeErrorOf(request.error));
     });
   }
 

@@ -75,10 +75,10 @@ export class Embedder {
     let found = this.done.get(x);
     if (!found) {
       found = this.compute(x, onProgress);
-      const [{ done, running }, mine] = [this, found];
-      done.set(x, mine);
-      running.add(mine);
-      mine.catch(() => done.delete(x)).finally(() => running.delete(mine));
+      const [{ done, running }, own] = [this, found];
+      done.set(x, own);
+      running.add(own);
+      own.catch(() => done.delete(x)).finally(() => running.delete(own));
     }
     return found;
   }

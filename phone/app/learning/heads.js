@@ -76,10 +76,10 @@ export async function solveHeads({ shared, clients, own, method, orientationFree
   if (own) wanted.push(["personalized", own, null]);
   if (own && orientationFree.length) wanted.push(["personalized_any_orientation", own, orientationFree]);
   const found = [];
-  for (const [head, mine, columns] of wanted) {
+  for (const [head, ownSums, columns] of wanted) {
     const solved = columns
-      ? await solve(shared, mine, others, method, columns)
-      : await solveMean(shared, mine, others, method, orientationFree, method.orientation_free_share);
+      ? await solve(shared, ownSums, others, method, columns)
+      : await solveMean(shared, ownSums, others, method, orientationFree, method.orientation_free_share);
     if (![...solved.weight, ...solved.bias].every(Number.isFinite)) {
       throw new UnusableModelError(`the ${HEADS_IN_WORDS[head]} holds NaN or infinity: the broadcast's sums are not sound`);
     }

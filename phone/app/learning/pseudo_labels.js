@@ -47,9 +47,9 @@ export function surest(scores) {
   const names = scores.map(largest);
   const margins = scores.map((each, row) => each[names[row]] - Math.max(...each.filter((_, code) => code !== names[row])));
   const kept = [...new Set(names)].flatMap((name) => {
-    const mine = [...names.keys()].filter((row) => names[row] === name);
-    mine.sort((one, other) => margins[other] - margins[one] || one - other);
-    return mine.slice(0, Math.max(1, Math.floor(mine.length * CONFIDENT_SHARE)));
+    const rowsOfClass = [...names.keys()].filter((row) => names[row] === name);
+    rowsOfClass.sort((one, other) => margins[other] - margins[one] || one - other);
+    return rowsOfClass.slice(0, Math.max(1, Math.floor(rowsOfClass.length * CONFIDENT_SHARE)));
   });
   return { kept: kept.sort((one, other) => one - other), names };
 }

@@ -171,14 +171,14 @@ export class ContributionWorker {
    */
   judged(a, target, verdict, memory, kept) {
     const { rollout: release, version, key } = target;
-    const said = {
+    const changes = {
       verdict,
       judged: key,
       refreshed: { version, atMs: this.worker.clock.now() },
       adoption: adoptionReport(a, target, verdict),
       ...(release && { release: releaseReport(a, release, verdict) }),
     };
-    return { memory: { ...memory, ...said }, kept: keptAfter(verdict, release, kept) };
+    return { memory: { ...memory, ...changes }, kept: keptAfter(verdict, release, kept) };
   }
 
   /**
@@ -242,8 +242,8 @@ export async function solveVersion({ learner, embedder }, { plan, device, broadc
     unlabelled: await embedder.embed(unlabelled),
   };
   if (ofAll.length !== summed.y.length * training.feature_dim) {
-    const came = ofAll.length / summed.y.length;
-    throw new WireError(`the network's embeddings have ${came} numbers, and the plan says ${training.feature_dim}`);
+    const numbers = ofAll.length / summed.y.length;
+    throw new WireError(`the network's embeddings have ${numbers} numbers, and the plan says ${training.feature_dim}`);
   }
   const fixed = train.y.length ? await learner.sums(ofAll, summed.y, labels.length, method.clip) : null;
   const { orientationFree, gravity, sha256 } = columns;

@@ -64,13 +64,13 @@ export function readEnrolmentLink(given) {
         "whole",
     );
   }
-  const said = new URLSearchParams(link.slice(link.indexOf("?") + 1));
-  const missing = ["server", "federation", "device", "token"].filter((name) => !said.get(name));
+  const parameters = new URLSearchParams(link.slice(link.indexOf("?") + 1));
+  const missing = ["server", "federation", "device", "token"].filter((name) => !parameters.get(name));
   if (missing.length || !link.includes("?")) {
     throw new WireError(`the enrolment link lacks ${missing.join(", ")}; scan the code again, or ask for another`);
   }
   const [server, federation, device, token] = ["server", "federation", "device", "token"].map(
-    (name) => said.get(name) ?? "",
+    (name) => parameters.get(name) ?? "",
   );
   for (const [name, value] of Object.entries({ federation, device })) {
     if (!NAME.test(value))
@@ -273,10 +273,10 @@ async function kept(known, answer) {
  */
 async function serverKeyOf({ server, pin }, { credentials }) {
   if (!credentials) return "";
-  const came = await fingerprint(credentials.server_key);
-  if (came !== pin) {
+  const actual = await fingerprint(credentials.server_key);
+  if (actual !== pin) {
     throw new EnrolError(
-      `${server} answers with the key ${came || "of another form"}, but the operator's link names ${pin}: this is ` +
+      `${server} answers with the key ${actual || "of another form"}, but the operator's link names ${pin}: this is ` +
         "not the server that the link is from, or somebody answers in its place; nothing was kept. If the server has " +
         "a new key, ask its operator for a new link",
     );
@@ -310,9 +310,9 @@ const WHAT_TO_DO = {
 
 /** @param {import("./server.js").Answer} answer @returns {Error} */
 function refusal(answer) {
-  const said = `the server refuses this phone: ${reasonOf(answer)}`;
+  const problem = `the server refuses this phone: ${reasonOf(answer)}`;
   if (answer.status >= 500 || answer.status === 429)
-    return new UnreachableError(`${said}; this is tried again by itself`);
-  const words = `${said}; ${WHAT_TO_DO[answer.status] ?? "ask the operator"}`;
+    return new UnreachableError(`${problem}; this is tried again by itself`);
+  const words = `${problem}; ${WHAT_TO_DO[answer.status] ?? "ask the operator"}`;
   return answer.status === 403 ? new RevokedError(words) : new EnrolError(words);
 }

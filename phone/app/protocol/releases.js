@@ -45,11 +45,11 @@ export function withoutWithdrawn(kept, order) {
  * @returns {Memory}
  */
 export function withLeft(memory, left, now, order) {
-  const said = memory.release;
-  if (!said || left === now) return memory;
+  const report = memory.release;
+  if (!report || left === now) return memory;
   const isWithdrawn = (/** @type {number} */ rollout) => order?.withdrawn.includes(rollout) ?? false;
-  if (isWithdrawn(left) && ["kept", "refused"].includes(said.answer)) return { ...memory, release: null, judged: "" };
-  if (said.answer !== "adopted" || said.rollout === now) return memory;
-  const reason = isWithdrawn(said.rollout) ? "withdrawn by the server" : "taken back on the device";
-  return { ...memory, release: { ...said, answer: "rolled_back", reason } };
+  if (isWithdrawn(left) && ["kept", "refused"].includes(report.answer)) return { ...memory, release: null, judged: "" };
+  if (report.answer !== "adopted" || report.rollout === now) return memory;
+  const reason = isWithdrawn(report.rollout) ? "withdrawn by the server" : "taken back on the device";
+  return { ...memory, release: { ...report, answer: "rolled_back", reason } };
 }

@@ -101,8 +101,8 @@ export class RoundWorker {
     const round = await roundDigest(means.device, invitation, client?.id ?? "", program.sha256, a, examples.train);
     const saved = await store.get(ROUND);
     const deadlineMs = a.deadline === null ? Infinity : TRAINING_SHARE * (1000 * a.deadline - clock.now());
-    const mine = saved?.round === round ? saved : null;
-    const budgetMs = Math.min(MAX_ROUND_MS, deadlineMs + (mine?.usedMs ?? 0));
+    const resumed = saved?.round === round ? saved : null;
+    const budgetMs = Math.min(MAX_ROUND_MS, deadlineMs + (resumed?.usedMs ?? 0));
     const ended = new AbortController();
     const stop = () => this.stopReason(invitation, means).then((reason) => reason && ended.abort(new Error(reason)));
     const watched = setInterval(() => void stop(), SHOWN_EVERY_MS);
@@ -114,7 +114,7 @@ export class RoundWorker {
           client: client?.values ?? null,
           ...examples,
           identity: { client: means.device, round: invitation.round },
-          saved: mine,
+          saved: resumed,
           budgetMs,
         },
         ({ steps, stepsAsked, saved: values, usedMs }) => {
@@ -290,13 +290,13 @@ export class RoundWorker {
    * @param {import("./agent_state.js").Memory} memory @param {import("./agent_state.js").KeptModel | null} kept
    */
   judged(a, target, verdict, memory, kept) {
-    const said = {
+    const changes = {
       verdict: { ...verdict, model: null }, // a network is kept once
       judged: target.key,
       adoption: adoptionReport(a, target, verdict),
       ...(target.rollout && { release: releaseReport(a, target.rollout, verdict) }),
     };
-    return { memory: { ...memory, ...said }, kept: keptAfter(verdict, target.rollout, kept) };
+    return { memory: { ...memory, ...changes }, kept: keptAfter(verdict, target.rollout, kept) };
   }
 
   /** @param {string} key of the round @param {string} reason */

@@ -128,9 +128,9 @@ export class Server {
     const answer = await this.request("GET", this.placeOf(url), {}, signal, size);
     if (answer.body.length !== size)
       throw new WireError(`${url} has ${answer.body.length} bytes, announced were ${size}`);
-    const came = await sha256(answer.body);
-    if (came !== expected)
-      throw new WireError(`${url} has sha256 ${came.slice(0, 16)}…, announced was ${expected.slice(0, 16)}…`);
+    const actual = await sha256(answer.body);
+    if (actual !== expected)
+      throw new WireError(`${url} has sha256 ${actual.slice(0, 16)}…, announced was ${expected.slice(0, 16)}…`);
     return answer.body;
   }
 
@@ -190,9 +190,9 @@ export class Server {
         throw new UnreachableError(`the server at ${this.base.origin} cannot be reached: ${messageOf(error)}`);
       }
       const body = await bounded(answer, ANSWER_BYTES);
-      const said = { status: answer.status, body, retryAfterMs: millisecondsOf(answer.headers.get("Retry-After")) };
+      const reply = { status: answer.status, body, retryAfterMs: millisecondsOf(answer.headers.get("Retry-After")) };
       if (answer.status === 401 && tries === 1) this.tokens.drop(token);
-      else throw this.refusal(said, "the server does not open a stream");
+      else throw this.refusal(reply, "the server does not open a stream");
     }
   }
 

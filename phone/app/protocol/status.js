@@ -27,19 +27,19 @@ export function deviceStatus(now) {
   const able = !now.ineligibleReason && !memory.refused && now.examples > 0;
   // of one phone nothing is told where the server learns sums, or is to learn nothing else
   const isAlone = (a !== null && isPrivate(a)) || requiredBy(memory).mode === "masked";
-  const mine = memory.takesPart && !memory.refused; // else nothing that the phone's own windows say is told
+  const sharesOwn = memory.takesPart && !memory.refused; // else nothing that the phone's own windows say is told
   return {
     schema_version: 1,
     state: stateOf(now, able),
     round: a?.round ?? 0,
-    examples: able && mine ? Math.min(now.examples, isAlone ? 1 : now.examples) : 0,
+    examples: able && sharesOwn ? Math.min(now.examples, isAlone ? 1 : now.examples) : 0,
     detail: reasonFor(now).slice(0, 500),
     metrics: {},
     ...(now.sums && { sums: now.sums }),
     ...(refused && { refusal: JSON.stringify({ ...refused.of, reason: refused.reason }) }),
     ...(unusable && !refused && { unusable: JSON.stringify(unusable) }),
     ...(memory.release && !memory.refused && { release: memory.release }),
-    ...(mine && memory.adoption && { adoption: memory.adoption }),
+    ...(sharesOwn && memory.adoption && { adoption: memory.adoption }),
   };
 }
 

@@ -48,9 +48,9 @@ export class StatusSender {
     for (let pauseMs = PAUSE_MS; ;) {
       await this.wakeUp.wait(signal);
       const now = status();
-      const said = JSON.stringify(now);
-      if (!now || said === this.reported) continue;
-      this.reported = said;
+      const text = JSON.stringify(now);
+      if (!now || text === this.reported) continue;
+      this.reported = text;
       this.number++;
       try {
         await server.status({ ...(await signedStatus(now, signer)), session: this.session, number: this.number }, signal);

@@ -72,17 +72,17 @@ export class Tokens {
 
 /** @param {import("./server.js").Answer} answer @returns {Error} */
 function refusal(answer) {
-  const said = `the server gives this phone no key: ${reasonOf(answer)}`;
+  const problem = `the server gives this phone no key: ${reasonOf(answer)}`;
   switch (answer.status) {
     case 401:
-      return new RevokedError(`${said}; another device has enrolled under its name: ask the operator for a new link`);
+      return new RevokedError(`${problem}; another device has enrolled under its name: ask the operator for a new link`);
     case 403:
-      return new RevokedError(`${said}; ask the operator to approve this phone, or for a new link`);
+      return new RevokedError(`${problem}; ask the operator to approve this phone, or for a new link`);
     case 422:
-      return new EnrolError(`${said}; is this phone's clock right? Set it to the time of the network`);
+      return new EnrolError(`${problem}; is this phone's clock right? Set it to the time of the network`);
     case 429:
-      return new UnreachableError(`${said}; it made many in short time: wait some minutes`);
+      return new UnreachableError(`${problem}; it made many in short time: wait some minutes`);
     default:
-      return answer.status >= 500 ? new UnreachableError(said) : new EnrolError(said);
+      return answer.status >= 500 ? new UnreachableError(problem) : new EnrolError(problem);
   }
 }

@@ -146,8 +146,8 @@ export function hasNewWindows(a, recorded, memory, nowMs) {
 
 /** How many windows came or went: ids rise. @param {import("../types.js").Recorded} now @param {import("../types.js").Recorded} [before] */
 function changesOf(now, before = { count: 0, newest: 0 }) {
-  const came = Math.min(now.count, Math.max(0, now.newest - before.newest));
-  return came + Math.max(0, before.count - (now.count - came));
+  const added = Math.min(now.count, Math.max(0, now.newest - before.newest));
+  return added + Math.max(0, before.count - (now.count - added));
 }
 
 /** Whether the last version of a finished federation was dealt with. @param {Announcement} a @param {Memory} memory */

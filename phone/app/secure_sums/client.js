@@ -61,22 +61,22 @@ export function entropyOf(size) {
  * @param {SumDevice} device @param {Bytes} request @returns {Promise<{state: ClientState, message: ToServer}>}
  */
 export async function begin(device, request) {
-  const asked = read(sumRequest, request, "SumRequest");
-  if (asked.min_members < device.minMembers || asked.colluding < device.colluding) {
+  const requested = read(sumRequest, request, "SumRequest");
+  if (requested.min_members < device.minMembers || requested.colluding < device.colluding) {
     throw new WireError(
-      `the sum would be of ${asked.min_members} devices or more, of which ${asked.colluding} per mille may work for the ` +
+      `the sum would be of ${requested.min_members} devices or more, of which ${requested.colluding} per mille may work for the ` +
         `server; this device insists on ${device.minMembers} and ${device.colluding}`,
     );
   }
   const groups = device.groups ?? 1;
-  if (asked.groups !== groups || asked.length % asked.groups) {
+  if (requested.groups !== groups || requested.length % requested.groups) {
     throw new WireError(
-      `the sum would be of ${asked.groups} groups of devices and ${asked.length} numbers; this device insists on ` +
+      `the sum would be of ${requested.groups} groups of devices and ${requested.length} numbers; this device insists on ` +
         `${groups}, as the plan has them`,
     );
   }
   const { voucher = NOTHING, vouchers } = device;
-  const fault = vouchers && (await voucherFault(vouchers, asked.federation, device.name, device.identity, voucher));
+  const fault = vouchers && (await voucherFault(vouchers, requested.federation, device.name, device.identity, voucher));
   if (fault) throw new WireError(fault);
   const [mask, channel, seed] = [0, 1, 2].map(() => (device.entropy ?? entropyOf)(SECRET_BYTES));
   const keys = {
@@ -87,7 +87,7 @@ export async function begin(device, request) {
     seed_commitment: await seedCommitment(seed),
     ...(voucher.length && { voucher }),
   };
-  const keysSent = await signedBy(device, asked.federation, "sum-keys", keys);
+  const keysSent = await signedBy(device, requested.federation, "sum-keys", keys);
   const secrets = { maskPrivate: mask, channelPrivate: channel, seed };
   const state = { ...emptyState("keys", request), ...secrets, keysSent };
   return { state, message: { kind: "sum-keys", payload: keysSent } };
@@ -144,8 +144,8 @@ async function answerMembers(device, state, own, shared) {
   if (state.members.length) return again(state, state.members, body, sent, "lists of members");
   const listed = await Membership.read(state.request, body);
   const place = listed.placeOf(device.name);
-  const mine = listed.members[place];
-  if (!mine || !areSame(mine.keys, state.keysSent) || !areSame(mine.identity, device.identity)) {
+  const listedSelf = listed.members[place];
+  if (!listedSelf || !areSame(listedSelf.keys, state.keysSent) || !areSame(listedSelf.identity, device.identity)) {
     throw new WireError("the list of members does not have this device with its own keys");
   }
   await checkVouchers(device, listed);
@@ -341,12 +341,12 @@ async function checkQuorum({ request, members, degree }, body, present, signatur
  * @param {import("./messages.generated.js").SignedHead[]} heads
  */
 async function checkHeads(listed, place, present, dealers, heads) {
-  const came = new Map(heads.map(({ member, head }) => [member, head]));
+  const headOf = new Map(heads.map(({ member, head }) => [member, head]));
   const masksOf = await dealersDigest(dealers);
   for (const member of await listed.neighbours(place)) {
     if (!present.has(member)) continue;
     const { device, identity } = listed.members[member];
-    const signed = came.get(member);
+    const signed = headOf.get(member);
     if (!signed) throw new WireError(`the server does not show what ${device} has signed of its vector`);
     const body = await verifiedOf("sum-vector", listed.request.federation, device, identity, signed);
     const head = read(maskedVector, body, "MaskedVector");

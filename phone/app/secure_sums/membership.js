@@ -92,7 +92,7 @@ export class Membership {
    * @param {Bytes} request @param {Bytes} members @returns {Promise<Membership>}
    */
   static async read(request, members) {
-    const asked = read(sumRequest, request, "SumRequest");
+    const requested = read(sumRequest, request, "SumRequest");
     const found = read(memberList, members, "MemberList");
     const requestDigest = await digest(request);
     if (!areSame(found.request, requestDigest)) throw new WireError("the list of members is of another sum");
@@ -101,9 +101,9 @@ export class Membership {
     if (names.some((name, i) => i && names[i - 1] >= name) || identities.size < names.length) {
       throw new WireError("the list of members is not by rising name, or has a device twice");
     }
-    const needed = asked.min_members * asked.groups;
+    const needed = requested.min_members * requested.groups;
     if (names.length < needed) throw new WireError(`the list has ${names.length} members, ${needed} are needed`);
-    return new Membership(asked, requestDigest, await digest(members), found.members);
+    return new Membership(requested, requestDigest, await digest(members), found.members);
   }
 
   /**

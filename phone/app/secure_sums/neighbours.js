@@ -74,10 +74,10 @@ export async function neighboursOf(index, members, degree, seed) {
   const digests = await Promise.all(all.map((member) => crypto.subtle.digest("SHA-256", joined(seed, bigEndian(member)))));
   const keys = digests.map((digest) => new DataView(digest));
   const order = all.sort((one, other) => compared(keys[one], keys[other]));
-  const here = order.indexOf(index);
+  const place = order.indexOf(index);
   const found = [];
   for (let step = -(degree / 2); step <= degree / 2; step++) {
-    if (step) found.push(order[(here + step + members) % members]);
+    if (step) found.push(order[(place + step + members) % members]);
   }
   return found.sort((one, other) => one - other);
 }

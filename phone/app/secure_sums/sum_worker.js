@@ -98,9 +98,9 @@ async function begunSum(worker, a, invitation, { layout, windows, sequence }, me
   if (kept?.instance === instance && kept.epoch === epoch && kept.round === round) {
     throw new WireError(`this phone has begun the sum of round ${round} before; it does so once`);
   }
-  const told = { ...insists, layout: digest, bound: boundOf(layout) };
+  const limits = { ...insists, layout: digest, bound: boundOf(layout) };
   const where = { instance, epoch, round, batch: toHex(request.attempt), base: invitation.model.sha256 };
-  const about = { ...where, windows, sequence, ...told };
+  const about = { ...where, windows, sequence, ...limits };
   return { about, state, update: await messageOf(worker, a, about, message, means) };
 }
 
@@ -129,8 +129,8 @@ export async function answerSum(worker, a, invitation, means) {
   if (!isMine || !sum) return false;
   const device = await deviceOf(worker, means, kept);
   const shared = sum.shared && (await means.server.blob(sum.shared, MAX_SHARED_BYTES, means.signal));
-  const said = { kind: /** @type {client.ServerMessage} */ (sum.kind), body: utf8(sum.body) };
-  const received = { ...said, ...(shared && { shared: new Uint8Array(shared) }) };
+  const message = { kind: /** @type {client.ServerMessage} */ (sum.kind), body: utf8(sum.body) };
+  const received = { ...message, ...(shared && { shared: new Uint8Array(shared) }) };
   let result = await client.step(device, kept.state, received);
   if (sum.kind === "shares" && !result.reason) {
     if (!(await worker.store.has(kept.windows))) {
@@ -197,6 +197,6 @@ function messageOf(worker, a, { instance, round, windows, sequence, base }, mess
   const method = String(a.plan.method.name);
   const createdS = worker.clock.now() / 1000;
   const about = { federation, device, instance, round, method, base, chunkBytes: a.chunk_bytes, createdS };
-  const told = part === "keys" ? { windows, sequence } : { windows: [], sequence: null };
-  return sumMessage(key, { ...about, ...told }, part, packed(message));
+  const source = part === "keys" ? { windows, sequence } : { windows: [], sequence: null };
+  return sumMessage(key, { ...about, ...source }, part, packed(message));
 }

@@ -53,15 +53,15 @@ export class HeadLearner {
     const solveS = (performance.now() - begun) / 1000;
     const rows = joined(test.map((place) => featuresOf(labelled, place, features)));
     const truth = test.map((place) => labelled.y[place]);
-    const mine = predict(rows, personal);
+    const answers = predict(rows, personal);
     const theirs = predict(rows, this.everybody.head);
     const learnt = activities.map((_, code) => train.filter((place) => labelled.y[place] === code).length);
     return {
       personal,
       shared: this.everybody.head,
       activities,
-      matrix: confusion(truth, mine, activities.length),
-      own: scoreOf(truth, mine, activities.length, sums.classes),
+      matrix: confusion(truth, answers, activities.length),
+      own: scoreOf(truth, answers, activities.length, sums.classes),
       others: scoreOf(truth, theirs, activities.length, sums.classes),
       learnt,
       solveS,

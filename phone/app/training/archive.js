@@ -23,13 +23,13 @@ export async function readProgram(file) {
   const files = await unpacked(file);
   const text = files.get(MANIFEST);
   if (!text) throw new WireError(`the program has no ${MANIFEST}`);
-  let said;
+  let parsed;
   try {
-    said = JSON.parse(textOf(text));
+    parsed = JSON.parse(textOf(text));
   } catch {
     throw new WireError(`the program's ${MANIFEST} is not JSON`);
   }
-  const manifest = checkedManifest(said, "manifest");
+  const manifest = checkedManifest(parsed, "manifest");
   checkSizes(manifest);
   const graphs = new Map();
   for (const [name, entry] of Object.entries(manifest.graphs)) {

@@ -131,8 +131,8 @@ export class ProgramHost {
     const found = new Float32Array((x.length / size) * classes);
     for (let row = 0; row < x.length / size; row++) {
       if (row % 16 === 15) await yieldToEventLoop();
-      const one = { shape, data: x.slice(row * size, (row + 1) * size) };
-      const { logits } = await program.run("model", { ...network, x: one });
+      const window = { shape, data: x.slice(row * size, (row + 1) * size) };
+      const { logits } = await program.run("model", { ...network, x: window });
       const isSound = logits.data.every((/** @type {unknown} */ each) => Number.isFinite(each));
       if (!isSound) throw new Error("the model gives no number on the phone's own windows");
       found.set(/** @type {Float32Array} */ (logits.data), row * classes);

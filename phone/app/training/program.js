@@ -77,6 +77,6 @@ export class TrainingProgram {
   async release() {
     const sessions = await Promise.allSettled(this.sessions.values());
     this.sessions.clear();
-    for (const each of sessions) if (each.status === "fulfilled") await each.value.release();
+    for (const session of sessions) if (session.status === "fulfilled") await session.value.release();
   }
 }

@@ -194,9 +194,9 @@ export async function measure(program, client, examples) {
   const { evaluation_batch: size, training } = program.manifest;
   const { classes } = training;
   const matrix = Array.from({ length: classes }, () => new Array(classes).fill(0));
-  const mine = checkedExamples(program, examples, 0);
-  for (const rows of inOrder(mine.y.length, size)) {
-    const batch = batchOf(program, mine, rows, size);
+  const checked = checkedExamples(program, examples, 0);
+  for (const rows of inOrder(checked.y.length, size)) {
+    const batch = batchOf(program, checked, rows, size);
     const { "statistics/confusion": part } = await program.run("evaluate", { ...client, ...batch });
     if (!part) throw new WireError("the program's graph evaluate counts no classes; expected statistics/confusion");
     part.data.forEach((/** @type {number | bigint} */ count, /** @type {number} */ i) => {

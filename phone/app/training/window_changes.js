@@ -72,9 +72,9 @@ async function copied({ x, y }, { rotations, degrees, sensor_loss: isLost }, { s
 export function changeWindows(x, { rotation = 0, degrees = ANY, sensor_loss: lossShare = 0 }, draws, scale) {
   for (let i = 0; i < x.length / SIZE; i++) {
     const window = x.subarray(i * SIZE, (i + 1) * SIZE);
-    const mine = draws.subarray(i * DRAWS, (i + 1) * DRAWS);
-    if (mine[0] < Math.fround(rotation)) turn(window, rotationOf([mine[1], mine[2], mine[3]], degrees), scale);
-    if (mine[LOST] < Math.fround(lossShare)) loseGyroscope(window, scale);
+    const own = draws.subarray(i * DRAWS, (i + 1) * DRAWS);
+    if (own[0] < Math.fround(rotation)) turn(window, rotationOf([own[1], own[2], own[3]], degrees), scale);
+    if (own[LOST] < Math.fround(lossShare)) loseGyroscope(window, scale);
   }
 }
 
@@ -102,8 +102,8 @@ function rotationOf(draws, degrees) {
 /** @param {number[]} draws */
 function anyQuaternion([first, second, third]) {
   const [inner, outer] = [Math.sqrt(1 - first), Math.sqrt(first)];
-  const [one, other] = [2 * Math.PI * second, 2 * Math.PI * third];
-  return [inner * Math.sin(one), inner * Math.cos(one), outer * Math.sin(other), outer * Math.cos(other)];
+  const [angle, otherAngle] = [2 * Math.PI * second, 2 * Math.PI * third];
+  return [inner * Math.sin(angle), inner * Math.cos(angle), outer * Math.sin(otherAngle), outer * Math.cos(otherAngle)];
 }
 
 /** @param {number[]} draws @param {number} degrees */

@@ -59,7 +59,7 @@ function recording({ recorder }) {
         "What is measured stays on this phone.",
     ),
   );
-  let said = "";
+  let shown = "";
   const refresh = () => {
     const { running, silent, rateHz, levels, stream } = recorder;
     const words = !running ? "Not recording." : silent ? "Recording, but no sample comes." : "Recording.";
@@ -83,7 +83,7 @@ function recording({ recorder }) {
       found.push(
         "This phone gives no motion. On Android: Chrome's Settings → Site settings → Motion sensors. On an iPhone: Settings → Apps → Safari → Motion & Orientation.",
       );
-    if (said !== (said = found.join("\n")))
+    if (shown !== (shown = found.join("\n")))
       fill(
         warnings,
         found.map((each) => element("li", { class: "warning" }, each)),
@@ -197,18 +197,18 @@ function before({ recorder, store, labels }) {
 
 /** Gravity's direction. @param {import("../main.js").App} app */
 function calibration({ recorder, store }) {
-  const said = element("p", { role: "status" });
+  const status = element("p", { role: "status" });
   const choice = element("div", { class: "actions" });
   const check = action("Check now", async () => {
     fill(choice);
     await askForMotion(window);
     const sign = (await store.get("calibration"))?.sign ?? 1;
-    said.textContent = "Lay the phone flat on a table, screen up, and let go.";
+    status.textContent = "Lay the phone flat on a table, screen up, and let go.";
     await new Promise((settled) => setTimeout(settled, SETTLE_MS));
-    said.textContent = "Measuring …";
+    status.textContent = "Measuring …";
     const { acc, gyro } = await measure(window, sign, CALIBRATION_MS);
     const verdict = judge(acc, gyro);
-    said.textContent = verdict.words;
+    status.textContent = verdict.words;
     if (verdict.ok) await store.set("calibration", { sign, atMs: Date.now(), gravity: verdict.gravity });
     if (verdict.reversed)
       fill(
@@ -220,7 +220,7 @@ function calibration({ recorder, store }) {
   const turn = async (sign, gravity) => {
     if (recorder.running) await recorder.stop();
     await store.set("calibration", { sign, atMs: Date.now(), gravity: gravity.map((each) => -each) });
-    said.textContent =
+    status.textContent =
       "The signs are turned. Windows that were recorded before have the old ones: delete them under Data.";
     fill(choice);
   };
@@ -233,12 +233,12 @@ function calibration({ recorder, store }) {
       { class: "quiet" },
       "Once for each phone: browsers do not agree on the sign of gravity, and samples alone do not tell.",
     ),
-    said,
+    status,
     choice,
     check,
   );
   store.get("calibration").then((/** @type {any} */ found) => {
-    said.textContent = found
+    status.textContent = found
       ? `Right since ${day(found.atMs)}${found.sign < 0 ? "; the signs are turned" : ""}.`
       : "Not done yet.";
   });

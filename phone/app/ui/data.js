@@ -197,9 +197,9 @@ function deleted(app) {
       "Delete everything",
       async () => {
         await recorder.stop();
-        const said = await left();
+        const message = await left();
         await store.clear();
-        done.textContent = `Everything was deleted. ${said}`;
+        done.textContent = `Everything was deleted. ${message}`;
       },
     ),
     leaving,

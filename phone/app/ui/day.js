@@ -150,17 +150,17 @@ class DayView {
     }
     fill(this.chart, this.drawChart(minutes, runs, labels));
     fill(this.list, runs.map((each) => this.item(each, labels)));
-    const asked = uncertainOf(minutes, this.looks);
+    const uncertain = uncertainOf(minutes, this.looks);
     fill(
       this.asked,
       element(
         "section",
         { class: "card", "aria-labelledby": "day-asked" },
         element("h2", { id: "day-asked" }, "Help me with these"),
-        asked.length
+        uncertain.length
           ? [
               element("p", { class: "quiet" }, "Where the model is least certain, a label helps most. It counts in the next sums."),
-              element("ul", { class: "stretches" }, asked.slice(0, MAX_ASKED).map((each) => this.item(each, labels))),
+              element("ul", { class: "stretches" }, uncertain.slice(0, MAX_ASKED).map((each) => this.item(each, labels))),
             ]
           : element("p", { class: "quiet" }, "Nothing to ask: what was recognized is certain, or labelled."),
       ),
@@ -186,16 +186,16 @@ class DayView {
       role: "img",
       "aria-label": `Movement, what was recognized and labels in ${counted(runs.length, "stretch", "stretches")}, which are listed below`,
     });
-    for (const one of minutes) {
-      const { movement } = stretchesOf([one], this.looks)[0];
+    for (const minute of minutes) {
+      const { movement } = stretchesOf([minute], this.looks)[0];
       const height = 56 * Math.min(1, Math.sqrt((movement ?? 0) / MOVEMENT_FULL));
-      svg.append(drawn("rect", { class: "movement", x: minuteOf(one.number * MINUTE_MS), y: 58 - height, width: 1, height }));
+      svg.append(drawn("rect", { class: "movement", x: minuteOf(minute.number * MINUTE_MS), y: 58 - height, width: 1, height }));
     }
-    for (const each of runs) {
-      const place = { x: minuteOf(each.fromMs), width: minuteOf(each.toMs) - minuteOf(each.fromMs), height: 26 };
-      if (each.recognized)
-        svg.append(drawn("rect", { ...place, y: 64, class: classOf(each.recognized, labels), "fill-opacity": Math.max(0.25, each.certainty) }));
-      svg.append(drawn("rect", { ...place, y: 94, class: each.label ? classOf(each.label, labels) : "open" }));
+    for (const run of runs) {
+      const place = { x: minuteOf(run.fromMs), width: minuteOf(run.toMs) - minuteOf(run.fromMs), height: 26 };
+      if (run.recognized)
+        svg.append(drawn("rect", { ...place, y: 64, class: classOf(run.recognized, labels), "fill-opacity": Math.max(0.25, run.certainty) }));
+      svg.append(drawn("rect", { ...place, y: 94, class: run.label ? classOf(run.label, labels) : "open" }));
     }
     const mark = drawn("rect", { class: "selection", y: 0, height: 120, width: 0 });
     svg.append(mark);
@@ -313,7 +313,7 @@ class DayView {
     this.back.hidden = !count;
     this.takeBack = async () => {
       this.back.hidden = true;
-      for (const each of before) await store.label(each.fromMs, each.toMs, each.label);
+      for (const span of before) await store.label(span.fromMs, span.toMs, span.label);
       this.done.textContent = "Taken back: the labels are as before.";
     };
   }

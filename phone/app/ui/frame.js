@@ -24,8 +24,8 @@ export function run(views, app) {
   let first = true;
   const show = () => {
     if (app.opened(location.hash)) return; // a link of enrolment, which has become another fragment
-    const asked = location.hash.slice(1);
-    const name = Object.hasOwn(views, asked) ? asked : app.participation.membership || app.marks.length ? "collect" : "join";
+    const fragment = location.hash.slice(1);
+    const name = Object.hasOwn(views, fragment) ? fragment : app.participation.membership || app.marks.length ? "collect" : "join";
     fill(
       bar,
       Object.entries(views)
@@ -112,7 +112,7 @@ export function gone(participation) {
  */
 export function note(words, more, kind = "warning") {
   const notes = /** @type {HTMLElement} */ (document.getElementById("notes"));
-  const close = element("button", { type: "button", onclick: () => said.remove() }, "Close");
-  const said = element("div", { class: `note ${kind}` }, element("p", {}, words), more ?? close);
-  notes.append(said);
+  const close = element("button", { type: "button", onclick: () => box.remove() }, "Close");
+  const box = element("div", { class: `note ${kind}` }, element("p", {}, words), more ?? close);
+  notes.append(box);
 }

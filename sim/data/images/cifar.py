@@ -1,6 +1,5 @@
-"""The classes of CIFAR-10 and CIFAR-100 in the order of their numbers, as the published lists of names say.
+"""CIFAR-10 and CIFAR-100: 60,000 colour images of 32 × 32, in the published binary version.
 
-CIFAR-10 and CIFAR-100: 60,000 colour images of 32 × 32, in the published binary version.
 Krizhevsky, "Learning multiple layers of features from tiny images", 2009. A record is the label (CIFAR-100: the coarse
 one, then the fine one, which is the class here) and 3,072 bytes: red, green, blue, each by rows. The version for Python
 is pickled and is not read.

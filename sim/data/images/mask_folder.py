@@ -1,7 +1,8 @@
 """Images and their masks as one set: listed by name first, then decoded into two arrays of bytes.
 
 Any images with masks: two folders with the same names in both, or one where a mask's name ends in a word.
-{train,val,test}/images/NAME.jpg  {train,val,test}/masks/NAME.png     parts above the folders,
+
+    {train,val,test}/images/NAME.jpg  {train,val,test}/masks/NAME.png     parts above the folders,
     images/{train,val,test}/NAME.jpg  masks/{train,val,test}/NAME.png     below them,
     images/NAME.jpg                   masks/NAME.png                      or none: all is to train on
 

@@ -164,18 +164,18 @@ class ImageReader(DataSetReader):
         source = self.open(root, options)
         if source is None:
             raise SourceError(f"{self.name} has no layout to look for")
-        return self.images(source if progress is None else _ProgressSource(**vars(source), told=progress), options)
+        return self.images(source if progress is None else _ProgressSource(**vars(source), report=progress), options)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ProgressSource(Source):
     """A source that tells of each file that it yields."""
 
-    told: Progress
+    report: Progress
 
     def members(self) -> Iterator[tuple[re.Match[str], Member]]:
         for number, (match, member) in enumerate(super().members(), 1):
-            self.told(number, member.name.rpartition("/")[2])
+            self.report(number, member.name.rpartition("/")[2])
             yield match, member
 
 

@@ -1,20 +1,19 @@
-"""Which object classes the images of augmented Pascal VOC 2012 show, as facts in a CSV file, without any image.
+"""Pascal VOC 2012, segmentation: images with a class of 20 objects, or background, for each pixel.
 
-M. Everingham et al.: The Pascal Visual Object Classes Challenge, IJCV 111, 2015; B. Hariharan et al.: Semantic
-Contours from Inverse Detectors, ICCV 2011 (the augmented masks). The file has one line a mask: `image`, `in_train_aug`
-(1 for the 10,582 of train_aug), `width`, `height`, `classes` (numbers 1 to 20, parted by spaces). Enough to deal the
-images to clients and to count what they got.
+Which classes the images show can also be read from a CSV file, without any image. M. Everingham et al.: The Pascal
+Visual Object Classes Challenge, IJCV 111, 2015; B. Hariharan et al.: Semantic Contours from Inverse Detectors, ICCV
+2011 (the augmented masks). The file has one line a mask: `image`, `in_train_aug` (1 for the 10,582 of train_aug),
+`width`, `height`, `classes` (numbers 1 to 20, parted by spaces). Enough to deal the images to clients and to count what
+they got.
 
-Pascal VOC 2012, segmentation: images with a class of 20 objects, or background, for each pixel.
 Everingham et al., "The Pascal visual object classes (VOC) challenge", IJCV 88, 2010; with option masks="augmented" the
 masks of Hariharan et al., "Semantic contours from inverse detectors", ICCV 2011, as others publish them together:
-SegmentationClassAug and train_aug.txt, 10,582 images to train on instead of 1,464. The published test part has no
-masks to be had; as is usual the 1,449 images of val.txt are what is tested on. Without them (`val`=false) all
-images are of the part to train on, of which a partition with test="split" makes each client a test set.
-Objects' outlines (255) have no class. `classes`="macro" joins the 20 classes to four as Michieli and Ozay 2021 do;
-`one_object` keeps the images with one class besides the background, as they do.
-Partitions deal by the object class of most pixels, or by its macro class.
-Memory: 256 kB an example of 256 × 256.
+SegmentationClassAug and train_aug.txt, 10,582 images to train on instead of 1,464. The published test part has no masks
+to be had; as is usual the 1,449 images of val.txt are what is tested on. Without them (`val`=false) all images are of
+the part to train on, of which a partition with test="split" makes each client a test set. Objects' outlines (255) have
+no class. `classes`="macro" joins the 20 classes to four as Michieli and Ozay 2021 do; `one_object` keeps the images
+with one class besides the background, as they do. Partitions deal by the object class of most pixels, or by its macro
+class. Memory: 256 kB an example of 256 × 256.
 """
 
 from __future__ import annotations

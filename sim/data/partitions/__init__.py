@@ -11,8 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from federation.errors import unknown_name
 from gaitway.errors import first_problem
 from gaitway.plugins import EntryTable, PluginError, hint, named_subclass
-from sim.data.partitions.natural import Equal, Natural
-from sim.data.partitions.partition import Counts, Partition, Pool, Share, class_counts, with_validation
+from sim.data.partitions.partition import Counts, Equal, Natural, Partition, Pool, Share, class_counts, with_validation
 from sim.data.partitions.shards import NWay, Shards
 from sim.data.partitions.skewed import Dirichlet, PowerLaw
 from sim.errors import SettingsError

@@ -1,21 +1,21 @@
-"""Label skew by Dirichlet draws, in the two readings that the literature has.
+"""Label skew by Dirichlet draws, with sizes that follow from them or a power law.
 
-`axis="class"`: Yurochkin et al., "Bayesian nonparametric federated learning of neural networks", ICML 2019; as in the
-code of Li, He and Song, "Model-contrastive federated learning", CVPR 2021. For each class, proportions over the
-clients are Dir(α, …, α); everything is handed out and sizes are unequal. Qiao et al. 2023 cite the former and deal
-2,000 examples with α = 0.05.
-`axis="client"`: Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated visual
-classification", 2019 (arXiv 1909.06335). For each client, proportions over the classes are Dir(α·C·prior), that is
-Dir(α, …, α) where the classes are equally large; sizes are equal.
+`Dirichlet` has the two readings of the literature. `axis="class"`: Yurochkin et al., "Bayesian nonparametric federated
+learning of neural networks", ICML 2019; as in the code of Li, He and Song, "Model-contrastive federated learning", CVPR
+2021. For each class, proportions over the clients are Dir(α, …, α); everything is handed out and sizes are unequal.
+Qiao et al. 2023 cite the former and deal 2,000 examples with α = 0.05. `axis="client"`: Hsu, Qi and Brown, "Measuring
+the effects of non-identical data distribution for federated visual classification", 2019 (arXiv 1909.06335). For each
+client, proportions over the classes are Dir(α·C·prior), that is Dir(α, …, α) where the classes are equally large; sizes
+are equal.
 
 Sizes by a power law, and classes by Dirichlet draws: the Pascal VOC federations of Michieli and Ozay 2021.
 U. Michieli, M. Ozay, arXiv 2105.08982, sections 4 and S1.3: 'The number of samples per client follows a power-law
 distribution with parameter γ = 3', classes by a Dirichlet distribution as in Hsu et al. (see `dirichlet`, axis
 "client"). They report 66.7 ± 25.7 samples a client, of 6,665 samples and 100 clients, and no formula.
 
-Here P(N ≥ n) ∝ n^−γ, and the sizes are that law's own quantiles: the k-th largest of K clients has k^(−1/γ) parts.
-Of 6,665 samples and 100 clients that is 66.7 ± 26.9, whatever the seed; the seed says who is which. Samples drawn from
-the law have deviations of 21 to 55 (5 % to 95 % of draws), the paper's 25.7 being the first quartile of them. The other
+Here P(N ≥ n) ∝ n^−γ, and the sizes are that law's own quantiles: the k-th largest of K clients has k^(−1/γ) parts. Of
+6,665 samples and 100 clients that is 66.7 ± 26.9, whatever the seed; the seed says who is which. Samples drawn from the
+law have deviations of 21 to 55 (5 % to 95 % of draws), the paper's 25.7 being the first quartile of them. The other
 readings are further off: a density ∝ n^−γ, which is γ − 1 here, has 47.2, and numpy's `power(γ)` 17.1.
 """
 

@@ -1,4 +1,4 @@
-"""What the rounds of several runs measured, by method: means and spreads over δ, or whatever else the runs differ in.
+"""All analyses of one run, written to DIR/analysis, and those of the rounds of several runs together, by method.
 
 Michieli and Ozay 2021 (arXiv 2105.08982), figures 2 to 5 and S2, tables 2 and 4.
 """

@@ -1,4 +1,4 @@
-"""MMD between clients' features and a centralized model's, and the federated feature discrepancy of two methods.
+"""Distances of features: MMD to a centralized model's, the federated feature discrepancy, and the aggregate margin.
 
 U. Michieli, M. Ozay 2021, arXiv 2105.08982, eq. 16 and 17.
 A. Gretton, K. M. Borgwardt, M. J. Rasch, B. Schölkopf, A. Smola: A Kernel Two-Sample Test, JMLR 13, 2012, eq. 5.

@@ -29,7 +29,7 @@ from sim.errors import AnalysisError, RunDirectoryError
 from sim.experiment.settings import Experiment
 from sim.reports.analysis.dots import subsample
 from sim.results.run_directory import RunDirectory, model_file, round_model_file
-from sim.rounds.analyses import in_batches
+from sim.rounds.analyses import batches_of
 from sim.run import load_data, resolve
 from sim.scores.diagnostics import Diagnostics
 from sim.scores.records import RoundRecord
@@ -178,7 +178,7 @@ class FinishedRun:
     @torch.no_grad()
     def outputs(self, model: Model, examples: Examples) -> Iterator[tuple[Batch, Output]]:
         """Yield what a model makes of examples, in the batches of the run's evaluation; large images in smaller."""
-        for x, y in in_batches(examples, self.settings.eval_batch):
+        for x, y in batches_of(examples, self.settings.eval_batch):
             batch = Batch(network_input(x, self.data.moments), y, torch.ones(len(x)))
             found = model(batch.x)
             yield batch, Output(found.features, found.logits, {})

@@ -20,7 +20,7 @@ from sim.reports.analysis.finished import FinishedRun
 from sim.reports.figures.segmentation import segmentation_figure
 from sim.reports.page import CaptionedFigure, ReportSection
 from sim.reports.table import table_of
-from sim.results.segmented_images import choose_images, feature_entropy, image_of, softmax_entropy, together
+from sim.results.artifacts import choose_images, feature_entropy, image_of, softmax_entropy, together
 
 TEXT = """What the network answers for a few test images, the same for every run of this seed. Softmax entropy is
 that of the class probabilities of a pixel: dark where the network is sure. Feature entropy is that of a pixel's

@@ -1,4 +1,4 @@
-"""What a method costs a client against the baseline: local training time, memory and bytes.
+"""A comparison as tables, on pages and on the terminal, and what a method costs a client against the baseline.
 
 Table 3 of Ek et al. 2024 is the model: the baseline's own figures, and every other row in multiples of them.
 """

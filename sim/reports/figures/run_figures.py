@@ -1,4 +1,4 @@
-"""The figures over clients and classes: both scores of each client, its examples, and the confusion matrices."""
+"""The plots of a run; each is a function from what was read to a Figure, or None without data."""
 
 from __future__ import annotations
 

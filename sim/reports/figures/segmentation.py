@@ -30,8 +30,8 @@ from sim.reports.figures.style import (
     new_figure,
     plain_text,
 )
+from sim.results.artifacts import FILE, SegmentedImages, read_images
 from sim.results.run_directory import RunDirectory
-from sim.results.segmented_images import FILE, SegmentedImages, read_images
 
 Mask = npt.NDArray[np.int64]
 Colour = tuple[float, float, float]

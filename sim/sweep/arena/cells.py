@@ -1,6 +1,6 @@
 """`experiments/NAME.toml`: what a table asks, and which runs answer it.
 
-title = "One round beside fifteen"
+    title = "One round beside fifteen"
     asks = "Is one exchange of sums as good as fifteen rounds of training?"
     seeds = [0, 1, 2]
     baseline = "fedavg"

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import event, update
 from sqlalchemy.exc import OperationalError
 
-from aggregator_api.auth import api_keys, open_streams, web_sessions
-from aggregator_api.auth.open_streams import OpenStreams
+from aggregator_api.auth import api_keys, sessions
+from aggregator_api.auth.sessions import OpenStreams
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import CredentialRow, WebSessionRow
 from tests.aggregator_api.bench import wait_for
@@ -30,7 +30,7 @@ REST, PAGES = f"/v1/federations/{FEDERATION}/events", ("/events", f"/federations
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_streams, "CHECK_S", 0.1)
+        patch.setattr(sessions, "CHECK_S", 0.1)
         found = Server(tmp_path_factory.mktemp("streams"), key_streams=LIMIT)
         yield found
         found.stop()
@@ -46,7 +46,7 @@ class Key:
             self.id = self.row.prefix
             caller = api_keys.find(session, self.secret, time.time())
             assert caller is not None
-            begun = web_sessions.begin(session, caller, time.time())
+            begun = sessions.begin(session, caller, time.time())
             assert begun is not None
             self.session = begun.token
 
@@ -69,7 +69,7 @@ class Key:
 
     def log_out(self) -> None:
         with self.server.runtime.database.write() as session:
-            web_sessions.end(session, self.session)
+            sessions.end(session, self.session)
 
     def let_session_expire(self) -> None:
         with self.server.runtime.database.write() as session:
@@ -149,7 +149,7 @@ def test_one_look_at_thousands_of_streams_is_two_queries_and_an_outage_ends_none
     statements: list[str] = []
     good, bad = Key(server), Key(server)
     bad.revoke()
-    monkeypatch.setattr(open_streams, "CHECK_S", 60.0)
+    monkeypatch.setattr(sessions, "CHECK_S", 60.0)
 
     def count(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         statements.append(statement)

@@ -58,7 +58,7 @@ def test_a_data_dir_of_another_user(tmp_path: Path) -> None:
     folder.mkdir(mode=0o755)
     tmp_path.chmod(0o755)
     code = f"""
-import os; from pathlib import Path; from aggregator_api.storage.disk import require_folder; os.setuid(65534)
+import os; from pathlib import Path; from aggregator_api.storage.outages import require_folder; os.setuid(65534)
 require_folder(Path({str(folder)!r}), "data_dir")"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "cannot be written by the user nobody" in done.stderr or "cannot be made" in done.stderr

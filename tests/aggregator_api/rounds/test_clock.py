@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_api.auth.signing import Signer
-from aggregator_api.rounds.clock import SteadyClock
+from aggregator_api.rounds.deadlines import SteadyClock
 from aggregator_api.storage.db.models import DeviceRow, RoundRow
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import tiny_plan

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from aggregator_api.storage import disk
+from aggregator_api.storage import outages
 from aggregator_api.storage.blobs import BlobStore
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import tiny_plan
@@ -104,7 +104,7 @@ def test_blobs_keep_no_half_of_what_found_no_room(small_disk: Path) -> None:
     ],
 )
 def test_what_a_full_disk_looks_like(error: Exception, full: bool) -> None:
-    assert disk.is_full(error) is full
+    assert outages.is_full(error) is full
 
 
 def test_a_damaged_update_ends_its_round_with_a_reason_and_not_the_server(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select, update
 from typer.testing import CliRunner
 
-from aggregator_api.auth import api_keys, web_sessions
+from aggregator_api.auth import api_keys, sessions
 from aggregator_api.cli.app import app as cli
 from aggregator_api.core.settings import Settings
 from aggregator_api.http.app import create_app
@@ -135,14 +135,14 @@ def test_a_session_ends_by_itself(server: TestClient) -> None:
     visitor = Visitor.logged_in(server, key_of(server, ["read"]))
     with server.runtime.database.write() as session:
         token = visitor.cookie.partition("=")[2]
-        assert web_sessions.find(session, token, 0) is not None
+        assert sessions.find(session, token, 0) is not None
         session.execute(update(WebSessionRow).values(expires_at=1.0))
     assert visitor.get("/").status_code == 303
 
 
 def test_a_key_has_a_bounded_number_of_sessions(server: TestClient) -> None:
     key = key_of(server, ["read"])
-    visitors = [Visitor.logged_in(server, key) for _ in range(web_sessions.MAX_SESSIONS_PER_KEY + 1)]
+    visitors = [Visitor.logged_in(server, key) for _ in range(sessions.MAX_SESSIONS_PER_KEY + 1)]
     assert visitors[0].get("/").status_code == 303
     assert visitors[1].get("/").status_code == visitors[-1].get("/").status_code == 200
 

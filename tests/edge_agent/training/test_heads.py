@@ -84,7 +84,7 @@ def network(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     initial = build_initial_state(plan, max_model_bytes=1 << 28)
     folder = tmp_path_factory.mktemp("export")
     checkpoint, path = folder / CHECKPOINT, folder / MODEL
-    checkpoint.write_bytes(exports.checkpoint(plan, "demo", 0, initial.sha256, initial.broadcast, {}, is_network=True))
+    checkpoint.write_bytes(exports.checkpoint(plan, "demo", 0, initial.broadcast, {}, is_network=True))
     module, info = load_checkpoint(checkpoint)
     export_onnx(module, path, metadata=metadata_of(info), examples=waves(256, 0)[0])  # in a server's process of its own
     return path

@@ -76,7 +76,7 @@ def test_a_saved_round_that_does_not_fit_is_refused(change: Arrays, message: str
 def test_what_is_not_the_programs_is_refused() -> None:
     parts = Parts("fedavg")
     name = next(iter(parts.broadcast))
-    x, y = parts.examples
+    x, y, _ = parts.examples
     whole = parts.broadcast, parts.examples
     for broadcast, examples, message in (
         ({}, whole[1], "lacks"),

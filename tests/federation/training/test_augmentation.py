@@ -16,7 +16,7 @@ from federation.methods import METHODS
 from federation.plan import Augmentation, TrainingConfig
 from federation.training.augmentation import augmented, changed_images, changes
 from federation.training.client_round import train_one
-from federation.training.schedule import DRAWS, schedule, stack_schedules
+from federation.training.schedule import DRAWS, RoundStream, schedule, stack_schedules
 from tests.federation.federated import Federation, federation
 from tests.federation.training.test_callbacks import Notes, assert_equal, through_bytes
 
@@ -134,8 +134,8 @@ def test_the_images_have_the_same_bits_in_any_batch_and_under_vmap() -> None:
 
 def test_draws_are_by_seed_client_round_epoch_and_example_whatever_the_batch() -> None:
     def drawn(batch: int = 4, **changed: int | str) -> np.ndarray:
-        given = {"seed": 1, "client_id": "ada", "round_number": 3, **changed}
-        found = schedule(10, batch, 2, draws=DRAWS, **given).draws
+        stream = RoundStream(1, "ada", 3)._replace(**changed)
+        found = schedule(10, batch, 2, stream, draws=DRAWS).draws
         assert found is not None
         return found.reshape(2, -1, DRAWS)[:, :10]
 
@@ -143,9 +143,9 @@ def test_draws_are_by_seed_client_round_epoch_and_example_whatever_the_batch() -
     assert not np.array_equal(drawn()[0], drawn()[1])
     for other in ({"seed": 2}, {"client_id": "bob"}, {"round_number": 4}):
         assert not np.array_equal(drawn(), drawn(**other))
-    short = schedule(10, 4, 2, seed=1, client_id="ada", round_number=3, draws=DRAWS, max_steps=1)
+    short = schedule(10, 4, 2, RoundStream(1, "ada", 3), draws=DRAWS, max_steps=1)
     assert np.array_equal(short.draws.reshape(2, -1, DRAWS)[:, :10], drawn())
-    stacked = stack_schedules([short, schedule(3, 4, 2, seed=1, client_id="bob", round_number=3, draws=DRAWS)])
+    stacked = stack_schedules([short, schedule(3, 4, 2, RoundStream(1, "bob", 3), draws=DRAWS)])
     assert stacked.draws is not None
     assert stacked.draws.shape == (2, 2, 3, 4, DRAWS)
 
@@ -172,7 +172,7 @@ def test_a_round_that_is_resumed_sees_the_same_images() -> None:
 
 
 def test_off_is_no_draw_and_not_a_bit() -> None:
-    assert schedule(4, 2, 1, seed=0, client_id="ada", round_number=1).draws is None
+    assert schedule(4, 2, 1, RoundStream(0, "ada", 1)).draws is None
     assert TrainingConfig(classes=2).augmentation.is_off
     plain = federation(METHODS["fedavg"](), task="segmentation", epochs=3).train("ada")
     assert_equal(scene(Augmentation()).train("ada"), plain)

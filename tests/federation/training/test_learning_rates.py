@@ -16,7 +16,7 @@ from federation.records import Examples, Tensors
 from federation.training.client_round import train_one, train_stacked
 from federation.training.forward import initial_client, network
 from federation.training.local_round import Setup, Step
-from federation.training.schedule import rate_of_round, schedule
+from federation.training.schedule import RoundStream, rate_of_round, schedule
 from tests.sim.engines.local_rounds import torch_optimizer
 
 ROUNDS = 5
@@ -53,7 +53,7 @@ def in_plain_torch(settings: TrainingConfig, mine: Examples, client_id: str, rou
     for _ in range(round_number - 1):
         optimizer.step()  # of no gradients, which torch wants to see before its schedule moves
         decay.step()
-    order = schedule(len(mine.y), 2, 2, seed=settings.seed, client_id=client_id, round_number=round_number)
+    order = schedule(len(mine.y), 2, 2, RoundStream(settings.seed, client_id, round_number))
     for rows, mask in zip(order.rows.reshape(-1, 2), order.mask.reshape(-1, 2), strict=True):
         batch = torch.from_numpy(rows[mask > 0])
         optimizer.zero_grad()

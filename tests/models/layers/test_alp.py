@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 from models import OptionError, build
 from models.hart import Block
 from models.image.vit import VitBlock
-from models.layers.alp import ALP, UPDATES, AlpOptions, set_inference
+from models.layers.alp import ALP, UPDATES, AlpOptions, BlockOptions, set_inference
 from models.layers.matching import assign, similarity, top_entries, transport_plan
 from tests.models import alp_reference as reference
 from tests.models.small_models import small
@@ -380,8 +380,8 @@ def test_the_residual_goes_round_alp_but_for_the_ablation(kind: str, placement: 
     """x + branches(ALP(LayerNorm(x))) token by token; the branches and the MLP are torch's, tested elsewhere."""
     torch.manual_seed(5)
     layer = ALP(32, 9, AlpOptions(gamma=0.5))
-    block = Block(32, 3, 3, 24, 0.0, 0.0, layer, placement) if kind == "hart" else (
-        VitBlock(32, 4, 24, 0.0, 0.0, layer, placement)
+    block = Block(32, 3, 3, 24, BlockOptions(0.0, 0.0, layer, placement)) if kind == "hart" else (
+        VitBlock(32, 4, 24, BlockOptions(0.0, 0.0, layer, placement))
     )  # fmt: skip
     block.double().train(training)
     x = 3.0 * torch.randn(5, 8, 32, dtype=torch.float64)

@@ -18,7 +18,7 @@ from har_pipeline.description import description_of, read_description
 from sim.cli.app import app
 from sim.cli.options import assignments
 from sim.errors import SettingsError
-from sim.reports.repeat import repeat_command
+from sim.reports.report import repeat_command
 from sim.results.run_directory import RunDirectory
 from sim.run import load_data, resolve, run
 from tests.har_pipeline.description.made import sisfall

@@ -21,7 +21,7 @@ from har_pipeline import PipelineSettings, prepare
 from models.checkpoint import load_checkpoint, save_checkpoint
 from sim.cli.app import app
 from sim.cli.options import describe
-from sim.data.partitions.natural import Equal
+from sim.data.partitions.partition import Equal
 from sim.data.repartition import repartition
 from sim.data.sources.recordings import federated_data
 from sim.errors import SettingsError

@@ -28,7 +28,7 @@ from sim.errors import SettingsError
 from sim.experiment.options import Holdout
 from sim.experiment.settings import Experiment
 from sim.presets import with_defaults
-from sim.reports.repeat import repeat_command
+from sim.reports.report import repeat_command
 from sim.run import load_data, resolve
 from tests.sim.data.images.layouts import idx, noise
 

@@ -19,7 +19,7 @@ from federation.records.tree import flatten, map_tree
 from federation.tasks import TASKS
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import LocalRound, Setup
-from federation.training.schedule import schedule
+from federation.training.schedule import RoundStream, schedule
 from models import Model, build
 from models.registry import model_options
 from sim.engines import ClientJob, Engine
@@ -120,7 +120,7 @@ class Steps(NamedTuple):
         """Step a copy of the module by torch.optim, and return its parameters."""
         module, mine = copy.deepcopy(self.module).train(), self.clients[name]
         optimizer = torch_optimizer(module, self.training)
-        order = schedule(len(mine.y), BATCH, 1, seed=self.training.seed, client_id=name, round_number=1)
+        order = schedule(len(mine.y), BATCH, 1, RoundStream(self.training.seed, name, 1))
         for rows, mask in zip(order.rows[0], order.mask[0], strict=True):
             batch = torch.from_numpy(rows[mask > 0])
             optimizer.zero_grad()

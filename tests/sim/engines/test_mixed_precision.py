@@ -14,8 +14,7 @@ from sim.engines import Processes, Stacked, choose
 from sim.engines.fork_map import is_supported
 from sim.errors import SettingsError
 from sim.reports.comparison.records import training_differences
-from sim.reports.repeat import repeat_command
-from sim.reports.report import settings_tables
+from sim.reports.report import repeat_command, settings_tables
 from sim.results.run_directory import RunDirectory
 from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, resolve, run

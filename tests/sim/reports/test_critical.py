@@ -17,8 +17,7 @@ from scipy import stats
 
 from gaitway.terminal import Console
 from sim.errors import RunDirectoryError, SettingsError
-from sim.reports.comparison import plots
-from sim.reports.comparison.compare import compare, page_of
+from sim.reports.comparison.compare import compare, differences, over_bytes, page_of
 from sim.reports.comparison.groups import compare_runs
 from sim.reports.comparison.records import ComparedScore, Comparison, Group, Row
 from sim.reports.comparison.tables import print_comparison
@@ -332,8 +331,8 @@ def test_nineteen_rows_can_be_told_apart(tmp_path: Path) -> None:
     names = [f"method-{k}" for k in range(19)]
     paths = [write_run(tmp_path / name, method=name, personalization=0.7 + 0.01 * k) for k, name in enumerate(names)]
     group = only_group(paths, "method-0")
-    figure = plots.over_bytes(group)
+    figure = over_bytes(group)
     assert figure is not None
     looks = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].get_lines()}
     assert len(looks) == 19
-    assert draw({"differences": plots.differences(group)}, tmp_path)
+    assert draw({"differences": differences(group)}, tmp_path)

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 
 from federation.tasks.segmentation import Segmentation
 from sim.reports.figures.segmentation import BACKGROUND, UNLABELLED, class_colours, segmentation_figure
-from sim.results.segmented_images import SegmentedImages
+from sim.results.artifacts import SegmentedImages
 from tests.sim.reports.test_plots import overlapping
 
 TASK = Segmentation(background=0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sim.results.segmented_images import feature_entropy, softmax_entropy
+from sim.results.artifacts import feature_entropy, softmax_entropy
 
 RANDOM = np.random.default_rng(5)
 

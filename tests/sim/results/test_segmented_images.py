@@ -13,7 +13,7 @@ from federation.tasks.segmentation import Segmentation
 from har_pipeline import ChannelStatistics
 from models.image.segmentation import SegmenterSmall
 from sim.errors import RunDirectoryError
-from sim.results.segmented_images import (
+from sim.results.artifacts import (
     SegmentedImages,
     choose_images,
     image_of,

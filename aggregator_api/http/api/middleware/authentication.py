@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aggregator_api.auth import api_keys, scopes, web_sessions
+from aggregator_api.auth import api_keys, scopes, sessions
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.auth.callers import CallerCache, network
 from aggregator_api.auth.scopes import READS, declared_routes
@@ -42,7 +42,7 @@ class AuthMiddleware:
         self._by_address = _buckets(settings.address_requests_per_s)
         self._failures = _buckets(settings.failed_keys_per_s)
         self._callers = CallerCache()
-        self._sessions = CallerCache(find=web_sessions.find, is_well_formed=web_sessions.is_well_formed)
+        self._sessions = CallerCache(find=sessions.find, is_well_formed=sessions.is_well_formed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer it here."""
@@ -77,7 +77,7 @@ class AuthMiddleware:
 
     async def _with_session(self, scope: Scope, headers: Headers) -> Caller | None:
         """Return whose browser it is; None if it was not logged in, or is no more."""
-        name = web_sessions.cookie_name(scope["scheme"], scope.get("root_path", ""))
+        name = sessions.cookie_name(scope["scheme"], scope.get("root_path", ""))
         token = cookie_parser(headers.get("cookie", "")).get(name, "")
         caller = await self._sessions.find(scope["app"].state.database, token)
         if caller is None:

@@ -7,9 +7,9 @@ Only broadcasts are served: what a device uploaded, and the server's own state, 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
-from fastapi import APIRouter, Header, HTTPException, Path, Request, Response
+from fastapi import APIRouter, Depends, Header, HTTPException, Path, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import Field
@@ -50,6 +50,20 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
+class BlobConditions(NamedTuple):
+    """Which part of a blob is wanted, and which blobs the client has."""
+
+    part: str | None
+    etags: str | None
+
+
+async def conditions(
+    range_: Annotated[str | None, Header(alias="Range")] = None, if_none_match: Annotated[str | None, Header()] = None
+) -> BlobConditions:
+    """Read them from the request."""
+    return BlobConditions(range_, if_none_match)
+
+
 @blobs_router.get("/{sha256}", summary="Download a model", response_class=Response, responses=_RESPONSES)
 @blobs_router.head("/{sha256}", summary="Ask for a model's size", response_class=Response, responses=_RESPONSES)
 @requires("operator", "read", "device", filtered=True, below=("/v1/blobs",))
@@ -59,8 +73,7 @@ def blob(
     downloads: DownloadsDep,
     caller: CallerDep,
     sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")],
-    range_: Annotated[str | None, Header(alias="Range")] = None,
-    if_none_match: Annotated[str | None, Header()] = None,
+    wanted: Annotated[BlobConditions, Depends(conditions)],
 ) -> Response:
     """Send a broadcast's bytes; the name is their sha256, so they never change."""
     with database.read() as session:
@@ -71,10 +84,10 @@ def blob(
         "Cache-Control": "private, max-age=31536000, immutable",
         "Accept-Ranges": "bytes",
     }
-    if if_none_match is not None and (sha256 in if_none_match or if_none_match.strip() == "*"):
+    if wanted.etags is not None and (sha256 in wanted.etags or wanted.etags.strip() == "*"):
         return Response(status_code=304, headers=headers)
     try:
-        return _answer(request, downloads, sha256, headers, range_)
+        return _answer(request, downloads, sha256, headers, wanted.part)
     except BlobError as error:
         raise UnavailableError(f"the server's copy of {sha256} is damaged or missing; the operator is told") from error
 

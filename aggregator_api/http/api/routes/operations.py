@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from aggregator_api.auth.open_streams import StreamAccess
 from aggregator_api.auth.scopes import anybody, requires
+from aggregator_api.auth.sessions import StreamAccess
 from aggregator_api.federations import service
 from aggregator_api.http.api.middleware.problems import problem, responses
 from aggregator_api.http.dependencies import MAX_ID, DatabaseDep, FederationName, PageDep, ReadinessDep

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import ValidationError
@@ -58,28 +58,39 @@ _NUMBERS = {
 """Fields that are numbers: the part of the plan that they are in, and how they are read."""
 
 
+class StartChoice(NamedTuple):
+    """What a new federation starts from: a federation's version, a checkpoint, or nothing."""
+
+    federation: str
+    version: int | None
+    checkpoint: str
+
+
+async def origin(start: StartName = "", version: StartVersion = None, checkpoint: StartCheckpoint = "") -> StartChoice:
+    """Read it from the page's address."""
+    return StartChoice(start, version, checkpoint)
+
+
 @router.get("/new-federation")
 @requires("operator")
 def show(
     request: Request,
     database: DatabaseDep,
     checkpoints: CheckpointServiceDep,
+    start: Annotated[StartChoice, Depends(origin)],
     preset: str = FIRST,
-    start: StartName = "",
-    version: StartVersion = None,
-    checkpoint: StartCheckpoint = "",
 ) -> Response:
     """Show the form: filled in by a preset, or with all that a model needs, to continue from it."""
-    if checkpoint:
-        return _form(request, database, checkpoint_fields(checkpoints.get(checkpoint)), preset="")
-    if not start:
+    if start.checkpoint:
+        return _form(request, database, checkpoint_fields(checkpoints.get(start.checkpoint)), preset="")
+    if not start.federation:
         return _form(request, database, filled(preset), preset=preset)
     with database.read() as session:
-        row = service.get_federation(session, start)
+        row = service.get_federation(session, start.federation)
         found = (
             repositories.current_version(session, row)
-            if version is None
-            else repositories.version_of(session, row, version)
+            if start.version is None
+            else repositories.version_of(session, row, start.version)
         )
         fields = derived_fields(row.parsed_plan, row.name, found.version)
     return _form(request, database, fields, preset="")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import RedirectResponse
 
-from aggregator_api.auth import api_keys, web_sessions
+from aggregator_api.auth import api_keys, sessions
 from aggregator_api.auth.callers import peer_of
 from aggregator_api.auth.scopes import anybody
 from aggregator_api.core.errors import ForbiddenError, RequestError
@@ -44,7 +44,7 @@ def follow_link(request: Request, database: DatabaseDep, link: Link) -> Response
     if not is_loopback(peer):
         raise ForbiddenError(f"a login link works on the server's machine alone, and not from {peer}; show a key")
     with database.write() as session:
-        begun = web_sessions.follow_link(session, link, time.time())
+        begun = sessions.follow_link(session, link, time.time())
         if begun is not None:
             audit.record(session, "sessions.create", actor=begun.key, address=peer, detail="by a link")
     if begun is None:
@@ -68,7 +68,7 @@ def log_in(request: Request, database: DatabaseDep, form: FormDep) -> Response:
     return _let_in(request, begun, target)
 
 
-def _let_in(request: Request, begun: web_sessions.NewSession, target: str) -> Response:
+def _let_in(request: Request, begun: sessions.NewSession, target: str) -> Response:
     answer = RedirectResponse(target, 303)
     answer.set_cookie(value=begun.token, max_age=int(begun.expires_at - time.time()), **_cookie(request))
     return answer
@@ -80,7 +80,7 @@ def log_out(request: Request, database: DatabaseDep, form: FormDep) -> Response:
     """End the session; its cookie opens nothing any more, wherever it was copied to."""
     if request.state.caller is not None:  # else it has ended in another tab
         with database.write() as session:
-            web_sessions.end(session, request.state.session)
+            sessions.end(session, request.state.session)
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(**_cookie(request))
     return answer
@@ -89,11 +89,11 @@ def log_out(request: Request, database: DatabaseDep, form: FormDep) -> Response:
 def _cookie(request: Request) -> dict[str, Any]:
     """Return what the session's cookie is called, and to whom a browser shows it."""
     scheme, root = request.url.scheme, request.scope.get("root_path", "")
-    name, path = web_sessions.cookie_name(scheme, root), web_sessions.cookie_path(root)
+    name, path = sessions.cookie_name(scheme, root), sessions.cookie_path(root)
     return {"key": name, "path": path, "httponly": True, "samesite": "strict", "secure": scheme == "https"}
 
 
-def _begin(request: Request, database: Database, key: str) -> web_sessions.NewSession:
+def _begin(request: Request, database: Database, key: str) -> sessions.NewSession:
     now, wrong = time.time(), "this key is unknown, expired or revoked; look for a slip, or ask for another"
     with database.read() as session:  # a wrong key must not make writers wait
         caller = api_keys.find(session, key, now)
@@ -104,7 +104,7 @@ def _begin(request: Request, database: Database, key: str) -> web_sessions.NewSe
         if not caller.scopes & {"operator", "read"}:
             raise ForbiddenError("this key is a device's: it opens models, not pages", scope="operator read")
         audit.mention(f"key {caller.id}")
-        begun = web_sessions.begin(session, caller, now)
+        begun = sessions.begin(session, caller, now)
     if begun is None:
         raise ForbiddenError(wrong)
     return begun

@@ -10,8 +10,8 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy import select
 
 from aggregator_api.auth.api_keys import Caller
-from aggregator_api.auth.open_streams import StreamAccess
 from aggregator_api.auth.scopes import requires
+from aggregator_api.auth.sessions import StreamAccess
 from aggregator_api.core.errors import ForbiddenError, UnprocessableError
 from aggregator_api.federations import service
 from aggregator_api.http.dependencies import CallerDep, DatabaseDep, FederationName, PageDep, ReadinessDep
@@ -40,8 +40,8 @@ def overview(
     return page(request, "overview.html", **_found(request, database, readiness, caller, cursor))
 
 
-@router.get("/live_overview/overview")
-@requires("operator", "read", filtered=True, below=("/live_overview", "/live_overview/federations/{name}"))
+@router.get("/live/overview")
+@requires("operator", "read", filtered=True, below=("/live", "/live/federations/{name}"))
 def live_overview(
     request: Request, database: DatabaseDep, readiness: ReadinessDep, caller: CallerDep, cursor: PageDep
 ) -> Response:

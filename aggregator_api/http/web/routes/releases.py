@@ -289,7 +289,7 @@ def _checkpoint(database: Database, blobs: BlobStore, name: str, version: int) -
         score = listings.model_version(session, federation, version).score
         plan, sha256, number = federation.parsed_plan, row.broadcast_sha256, row.round_number
     scores = {score.metric: score.value, "trivial": score.trivial} if score else {}
-    return exports.checkpoint(plan, name, number, sha256, blobs.read(sha256), scores)
+    return exports.checkpoint(plan, name, number, blobs.read(sha256), scores)
 
 
 def _file(data: bytes, name: str) -> Response:

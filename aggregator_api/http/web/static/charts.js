@@ -114,12 +114,12 @@ function draw(element, data) {
 /** The chart for who does not see it: where each line begins and ends.
  * @param {Column[]} columns @param {Series[]} series */
 function chartDescription(columns, series) {
-  const said = series.map((one, k) => {
+  const descriptions = series.map((one, k) => {
     if (one.class === "edge") return "";
     const known = columns[k + 1].filter((value) => value !== null);
     return known.length ? `${one.label} from ${known[0]} to ${known[known.length - 1]}` : "";
   });
-  return `Rounds ${columns[0][0]} to ${columns[0][columns[0].length - 1]}: ${said.filter(Boolean).join("; ")}`;
+  return `Rounds ${columns[0][0]} to ${columns[0][columns[0].length - 1]}: ${descriptions.filter(Boolean).join("; ")}`;
 }
 
 class Charts {
@@ -157,7 +157,7 @@ class Charts {
   }
 
   resize() {
-    for (const each of this.charts) if (each.plot) each.plot.setSize({ width: each.clientWidth, height: 240 });
+    for (const chart of this.charts) if (chart.plot) chart.plot.setSize({ width: chart.clientWidth, height: 240 });
   }
 }
 

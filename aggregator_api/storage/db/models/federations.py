@@ -104,13 +104,13 @@ class DeviceRow(Base):
     refused_updates: Mapped[int] = mapped_column(default=0, server_default="0")
     suspended_at: Mapped[float | None] = mapped_column()  # null: it may be invited
     suspension_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
-    # in a row, to which it was invited and did not answer; see devices.silence
+    # in a row, to which it was invited and did not answer; see devices.presence
     missed_rounds: Mapped[int] = mapped_column(default=0, server_default="0")
     left_out_until: Mapped[float | None]  # no round draws it before; null: it may be drawn
     # its last word about a model, see AdoptionRow; null: it has not judged any
     adoption: Mapped[str | None] = mapped_column(String(16))
     adoption_reason: Mapped[str] = mapped_column(Text, default="", server_default="")
-    # why it refuses the plan, see devices.plan_refusals; '': it doesn't
+    # why it refuses the plan, see devices.suspension; '': it doesn't
     plan_refusal: Mapped[str] = mapped_column(Text, default="", server_default="")
     # sha256 of the model that it can't use, and why, see rounds.model_refusals; '': it can use all
     refused_model: Mapped[str] = mapped_column(SHA256, default="", server_default="")

@@ -1,4 +1,4 @@
-"""The accounts of a running Mosquitto: commands to its dynamic security plugin, which take effect at once."""
+"""The accounts of a running Mosquitto: commands to its dynamic security plugin, and new passwords of the server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from paho.mqtt.client import Client, ConnectFlags, MQTTMessage
@@ -15,11 +16,14 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from aggregator_api.core.errors import BrokerError
-from aggregator_api.core.settings import BrokerAccess, Settings
+from aggregator_api.core.errors import BrokerError, ConfigError
+from aggregator_api.core.settings import BrokerAccess, Settings, load
 from aggregator_api.devices.service import BrokerAccounts, NoAccounts
 from aggregator_api.transport.mqtt.client import secure
 from aggregator_api.transport.mqtt.mosquitto import roles
+from aggregator_api.transport.mqtt.mosquitto.folders import SECRET
+from aggregator_api.transport.mqtt.mosquitto.roles import new_password
+from gaitway.files import write_file
 
 ANSWER_S = 10.0
 QOS = 1
@@ -194,3 +198,31 @@ def accounts_of(settings: Settings) -> BrokerAccounts:
     """Return who gives devices their accounts at the broker that the settings name."""
     login = settings.broker_admin_login
     return DynamicSecurity(settings.broker_host, settings.broker_port, login) if login else NoAccounts()
+
+
+def rotate(folder: Path) -> None:
+    """Change the passwords of both accounts that `server.toml` in the folder names.
+
+    The server's role gets the rules of this version. A new password lies in `<file>.next` before the broker gets it,
+    and replaces the file afterwards.
+
+    Raises:
+        ConfigError: if the settings name no accounts.
+        BrokerError: if the broker cannot be reached or refuses.
+    """
+    settings = load(folder / "server.toml")
+    admin = settings.broker_admin_login
+    if admin is None or settings.mqtt_username is None:
+        raise ConfigError(f"{folder / 'server.toml'} names no accounts; write it with broker-config")
+    broker = (settings.broker_host, settings.broker_port)
+    DynamicSecurity(*broker, admin).set_role(roles.SERVER_ROLE, roles.server_role())
+    _change(DynamicSecurity(*broker, admin), settings.mqtt_username, folder / "mqtt_password")
+    _change(DynamicSecurity(*broker, admin), str(admin.username), folder / "broker_admin_password")
+
+
+def _change(broker: DynamicSecurity, username: str, file: Path) -> None:
+    password = new_password()
+    following = file.with_name(f"{file.name}.next")
+    write_file(following, password.encode(), mode=SECRET)
+    broker.set_password(username, password)
+    following.replace(file)

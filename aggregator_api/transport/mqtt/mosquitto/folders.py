@@ -1,5 +1,6 @@
-"""The folders of an installation: what the broker, the server, the devices and the operator each need, and no more.
+"""The folders and the configuration of a Mosquitto installation.
 
+The folders of an installation: what the broker, the server, the devices and the operator each need, and no more.
 authority/  ca.key                         the operator's; neither broker nor server needs it
 broker/     ca.pem server.pem server.key mosquitto.conf data/dynamic-security.json
 server/     ca.pem server.toml mqtt_password broker_admin_password; https.pem https.key if it speaks HTTPS itself
@@ -17,8 +18,76 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from aggregator_api.core.errors import ConfigError
-from aggregator_api.transport.mqtt.mosquitto import accounts, certificates, mosquitto, roles
+from aggregator_api.transport.mqtt.mosquitto import certificates, roles
 from gaitway.files import write_file
+
+MAX_PACKET_BYTES = (1 << 20) + (64 << 10)
+"""The largest chunk that the settings allow, and room for its topic and header."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one broker takes; a client's queues are bounded, so that none can fill the broker's memory alone."""
+
+    connections: int = 20_000
+    in_flight: int = 64
+    queued_messages: int = 20_000
+    queued_bytes: int = 256 << 20
+    memory_bytes: int = 0
+    """Written as `memory_limit`; 0: not at all. Under it Mosquitto 2.0.11 (Debian 12) with the dynamic security plugin
+    ends new TLS connections after some accounts were revoked, however little it uses: bound its process instead."""
+
+
+def configuration(
+    place: PurePosixPath, *, bind: str, port: int, plugin: PurePosixPath, user: str | None, limits: Limits
+) -> str:
+    """Write the file for a broker that finds its certificate and data below `place`."""
+    listener = f"listener {port} {bind}".rstrip()
+    lines = [
+        "# Written by `python -m aggregator_api broker-config`; see docs/operations.md.",
+        *([f"user {user}"] if user else []),
+        "",
+        "# Everybody says who they are; what each may do is in the plugin's file.",
+        "per_listener_settings false",
+        "allow_anonymous false",
+        f"plugin {plugin}",
+        f"plugin_opt_config_file {place / 'data' / 'dynamic-security.json'}",
+        "",
+        "# Retained messages, sessions and their queues survive a restart; what they lose in a crash is said again.",
+        "persistence true",
+        f"persistence_location {place / 'data'}/",
+        "autosave_interval 60",
+        "persistent_client_expiration 30d",
+        "",
+        "# No chunk is larger; an offender is cut off.",
+        f"max_packet_size {MAX_PACKET_BYTES}",
+        "# For the server while it is away, and for each device: what is beyond is dropped, and its sender repeats it.",
+        f"max_inflight_messages {limits.in_flight}",
+        f"max_queued_messages {limits.queued_messages}",
+        f"max_queued_bytes {limits.queued_bytes}",
+        "# All of it together is bounded where the broker is started: MemoryMax= in its unit, or its container's limit",
+        *([f"memory_limit {limits.memory_bytes}"] if limits.memory_bytes else []),
+        "max_keepalive 3600",
+        "set_tcp_nodelay true",
+        "sys_interval 60",
+        "",
+        "log_dest stderr",
+        "log_type error",
+        "log_type warning",
+        "log_type notice",
+        "log_timestamp_format %Y-%m-%dT%H:%M:%S",
+        "connection_messages false",
+        "",
+        listener,
+        f"max_connections {limits.connections}",
+        f"cafile {place / 'ca.pem'}",
+        f"certfile {place / 'server.pem'}",
+        f"keyfile {place / 'server.key'}",
+        "tls_version tlsv1.2",
+        "require_certificate false",
+    ]
+    return "\n".join(lines) + "\n"
+
 
 PLUGIN = PurePosixPath("/usr/lib/x86_64-linux-gnu/mosquitto_dynamic_security.so")
 """Where Debian's amd64 package has it; `aarch64-linux-gnu` on arm64, /usr/lib in the eclipse-mosquitto image."""
@@ -39,7 +108,7 @@ class Installation:
     user: str | None = None
     broker_dir: PurePosixPath | None = None
     server_dir: PurePosixPath | None = None
-    limits: mosquitto.Limits = field(default_factory=mosquitto.Limits)
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def broker(self) -> Path:
@@ -154,17 +223,17 @@ def _write_certificate(wanted: Installation, certificate: certificates.Certified
 
 
 def _write_accounts(wanted: Installation) -> None:
-    server = accounts.Account(roles.SERVER_ROLE, accounts.new_password(), roles.SERVER_ROLE)
-    admin = accounts.Account(roles.ADMIN_ROLE, accounts.new_password(), roles.ADMIN_ROLE)
+    server = roles.Account(roles.SERVER_ROLE, roles.new_password(), roles.SERVER_ROLE)
+    admin = roles.Account(roles.ADMIN_ROLE, roles.new_password(), roles.ADMIN_ROLE)
     write_file(wanted.server / "mqtt_password", server.password.encode(), mode=SECRET)
     write_file(wanted.server / "broker_admin_password", admin.password.encode(), mode=SECRET)
-    described = accounts.security_file(server, admin)
+    described = roles.security_file(server, admin)
     write_file(wanted.broker / "data" / "dynamic-security.json", described.encode(), mode=SECRET)
 
 
 def _write_configurations(wanted: Installation) -> None:
     place = wanted.broker_dir or PurePosixPath(wanted.broker.resolve())
-    text = mosquitto.configuration(
+    text = configuration(
         place, bind=wanted.bind, port=wanted.port, plugin=wanted.plugin, user=wanted.user, limits=wanted.limits
     )
     write_file(wanted.broker / "mosquitto.conf", text.encode(), mode=PUBLIC)
