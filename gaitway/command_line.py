@@ -26,9 +26,7 @@ class CommandLine(typer.Typer):
         context = {"help_option_names": ["-h", "--help"]}
         super().__init__(no_args_is_help=True, add_completion=False, context_settings=context, **settings)
 
-    def command(  # type: ignore[override]
-        self, *args: Any, can_be_quiet: bool = True, **settings: Any
-    ) -> Callable[[Function], Function]:
+    def command(self, *args: Any, can_be_quiet: bool = True, **settings: Any) -> Callable[[Function], Function]:
         """Add a command; programs that run until they are stopped can't be quiet."""
         add = super().command(*args, **settings)
 

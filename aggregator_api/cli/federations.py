@@ -29,9 +29,10 @@ from aggregator_api.storage.db.models import FederationRow
 from federation.plan.plan import read_plan
 
 TIMEOUT_S = 120
+app = federations_app
 
 
-@federations_app.command("list")
+@app.command("list")
 def list_federations(as_json: JsonOption = False, data_dir: DataOption = None, config: ConfigOption = None) -> None:
     """List the server's federations.
 
@@ -46,7 +47,7 @@ def list_federations(as_json: JsonOption = False, data_dir: DataOption = None, c
     print_rows(rows, shown, as_json=as_json, formats={"created_at": date})
 
 
-@federations_app.command("create")
+@app.command("create")
 def create_federation(
     name: Annotated[str, typer.Argument(help="Its name, which topics and addresses hold.")],
     plan: Annotated[Path, typer.Option("--plan", help="The plan, TOML or JSON; a run's directory has its plan.json.")],
