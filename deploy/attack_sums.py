@@ -101,7 +101,10 @@ def _attack(name: str) -> bool:
         with fleet(folder, broker=embedded) as federation:
             world, plan = _world()
             federation.get("/v1/federations", {"name": "live", "plan": plan})
-            liar, configs = world.names[0], [world.write_config(folder, one, federation, "mqtt") for one in world.names]
+            liar, configs = (
+                world.names[0],
+                [world.write_config(folder, name, federation, "mqtt") for name in world.names],
+            )
             for config in configs:
                 device = config.stem
                 agent = (__file__, "--lying", name) if device == liar else ("-m", "edge_agent")

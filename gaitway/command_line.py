@@ -26,9 +26,7 @@ class CommandLine(typer.Typer):
         context = {"help_option_names": ["-h", "--help"]}
         super().__init__(no_args_is_help=True, add_completion=False, context_settings=context, **settings)
 
-    def command(  # type: ignore[override]
-        self, *args: Any, can_be_quiet: bool = True, **settings: Any
-    ) -> Callable[[Function], Function]:
+    def command(self, *args: Any, can_be_quiet: bool = True, **settings: Any) -> Callable[[Function], Function]:
         """Add a command; programs that run until they are stopped can't be quiet."""
         add = super().command(*args, **settings)
 
@@ -60,7 +58,9 @@ def _with_quiet(function: Callable[..., Any]) -> Callable[..., Any]:
     option = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=QuietOption)
     signature = inspect.signature(function, eval_str=True)
     vars(called)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), option])
-    called.__annotations__ = {name: one.annotation for name, one in vars(called)["__signature__"].parameters.items()}
+    called.__annotations__ = {
+        name: parameter.annotation for name, parameter in vars(called)["__signature__"].parameters.items()
+    }
     return called
 
 

@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from aggregator_api.cli import federations
 from aggregator_api.cli.audit import audit_app, notify_app
 from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
 from aggregator_api.cli.devices import app as devices_app
+from aggregator_api.cli.federations import federations_app
 from aggregator_api.cli.keys import keys_app, login_link, tokens_app, vouch_app
 from aggregator_api.cli.rollouts import app as rollouts_app
 from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, fail, new_app
@@ -53,7 +53,7 @@ app.add_typer(audit_app, name="audit")
 app.add_typer(notify_app, name="notify")
 devices_app.command("delete")(delete_device)
 app.add_typer(devices_app, name="devices")
-app.add_typer(federations.federations_app, name="federations")
+app.add_typer(federations_app, name="federations")
 app.add_typer(retention_app, name="retention")
 app.add_typer(rollouts_app, name="rollouts")
 app.add_typer(versions_app, name="versions")

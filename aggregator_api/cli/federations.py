@@ -1,4 +1,4 @@
-"""`python -m aggregator_api federations list|create`; `delete` is with what else is deleted."""
+"""`python -m aggregator_api federations list|create|delete`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,23 @@ from aggregator_api.cli.session import (
     JsonOption,
     cli_errors,
     date,
+    get_federation,
+    new_app,
+    note,
     print_rows,
     reading,
+    revoke_accounts,
+    writing,
 )
-from aggregator_api.cli.storage import federations_app
+from aggregator_api.cli.storage import BY_HAND, DryRunOption, YesOption, confirm_deletion, in_words
 from aggregator_api.core.errors import ConfigError, UnavailableError
 from aggregator_api.core.settings import Settings, load
 from aggregator_api.storage.db.models import FederationRow
 from federation.plan.plan import read_plan
 
 TIMEOUT_S = 120
+
+federations_app = new_app("Federations: list and create them, delete one that has ended.")
 
 
 @federations_app.command("list")
@@ -67,6 +74,34 @@ def create_federation(
         body = {"name": name, "plan": read_plan(plan).model_dump(mode="json", exclude_unset=True)}
         _post(settings, "/v1/federations", key, json.dumps(body).encode())
     typer.echo(f"{name}: created; `tokens create --federation {name}` lets a device in")
+
+
+@federations_app.command("delete")
+def delete_federation(
+    federation: Annotated[str, typer.Argument(help="A federation that has finished or was stopped.")],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    data_dir: DataOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Delete a federation that has ended: its devices with their accounts, rounds, models, events; not the audit.
+
+    While the server runs, prefer `DELETE /v1/federations/{name}`, which also clears what the broker retains of it.
+
+    Example: `python -m aggregator_api federations delete walk --dry-run`
+    """
+    from aggregator_api.maintenance import retention as stored
+
+    with reading(data_dir, config) as session:
+        found = stored.remove_federation(session, get_federation(session, federation), dry_run=True)
+    confirm_deletion(found.rows, f"federation {federation!r}", dry_run=dry_run, yes=yes)
+    with writing(data_dir, config) as session:
+        found = stored.remove_federation(session, get_federation(session, federation), dry_run=False)
+        note(session, "federations.delete", federation=federation, detail=in_words(found.rows))
+    with cli_errors():
+        settings = load(config, data_dir=data_dir)
+        revoke_accounts(settings, federation, found.devices, done="it is deleted here", remedy=BY_HAND)
+    typer.echo(f"{federation}: {in_words(found.rows)} deleted; `gc` frees the disk")
 
 
 def _post(settings: Settings, path: str, key: str, body: bytes) -> None:

@@ -177,7 +177,6 @@ def fsck(
 
 
 retention_app = new_app("What is removed by age: keep_versions, update_retention_days, event_retention_days.")
-federations_app = new_app("Federations: list and create them, delete one that has ended.")
 versions_app = new_app("Versions of a federation's model: list them, delete old ones.")
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
@@ -197,34 +196,6 @@ def apply_retention(dry_run: DryRunOption = False, data_dir: DataOption = None, 
         with database_of(settings) as database, database.write() as session:
             retired = retention.apply(session, settings, actor=audit.operating_user(), dry_run=dry_run)
     typer.echo(f"{retired} {'would be' if dry_run else 'were'} removed")
-
-
-@federations_app.command("delete")
-def delete_federation(
-    federation: Annotated[str, typer.Argument(help="A federation that has finished or was stopped.")],
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """Delete a federation that has ended: its devices with their accounts, rounds, models, events; not the audit.
-
-    While the server runs, prefer `DELETE /v1/federations/{name}`, which also clears what the broker retains of it.
-
-    Example: `python -m aggregator_api federations delete walk --dry-run`
-    """
-    from aggregator_api.maintenance import retention as stored
-
-    with reading(data_dir, config) as session:
-        found = stored.remove_federation(session, get_federation(session, federation), dry_run=True)
-    _confirm(found.rows, f"federation {federation!r}", dry_run=dry_run, yes=yes)
-    with writing(data_dir, config) as session:
-        found = stored.remove_federation(session, get_federation(session, federation), dry_run=False)
-        note(session, "federations.delete", federation=federation, detail=in_words(found.rows))
-    with cli_errors():
-        settings = load(config, data_dir=data_dir)
-        revoke_accounts(settings, federation, found.devices, done="it is deleted here", remedy=BY_HAND)
-    typer.echo(f"{federation}: {in_words(found.rows)} deleted; `gc` frees the disk")
 
 
 @versions_app.command("list")
@@ -272,7 +243,7 @@ def delete_versions(
     wanted = sorted(set(versions))
     with reading(data_dir, config) as session:
         stored.deletable(session, get_federation(session, federation), wanted)
-    _confirm({"model_versions": len(wanted)}, f"{_numbers(wanted)} of {federation!r}", dry_run=dry_run, yes=yes)
+    confirm_deletion({"model_versions": len(wanted)}, f"{_numbers(wanted)} of {federation!r}", dry_run=dry_run, yes=yes)
     with writing(data_dir, config) as session:
         row = get_federation(session, federation)
         stored.retire(session, row, stored.deletable(session, row, wanted))
@@ -303,7 +274,7 @@ def delete_device(
 
     with reading(data_dir, config) as session:
         rows = stored.remove_device(session, *service.find(session, federation, device), dry_run=True)
-    _confirm(rows, f"device {device!r} of {federation!r}", dry_run=dry_run, yes=yes)
+    confirm_deletion(rows, f"device {device!r} of {federation!r}", dry_run=dry_run, yes=yes)
     with writing(data_dir, config) as session:
         found = service.find(session, federation, device)
         stored.require_no_open_part(session, *found)
@@ -321,7 +292,7 @@ def in_words(rows: dict[str, int]) -> str:
     return ", ".join(f"{count} {table.replace('_', ' ')}" for table, count in rows.items()) or "nothing"
 
 
-def _confirm(rows: dict[str, int], what: str, *, dry_run: bool, yes: bool) -> None:
+def confirm_deletion(rows: dict[str, int], what: str, *, dry_run: bool, yes: bool) -> None:
     typer.echo(f"{what}: {in_words(rows)}{' would be deleted' if dry_run else ''}")
     if dry_run:
         raise typer.Exit

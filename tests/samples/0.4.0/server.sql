@@ -221,12 +221,13 @@ CREATE TABLE masked_contributions (
 	version INTEGER, 
 	sequence INTEGER DEFAULT '0' NOT NULL, 
 	reported INTEGER DEFAULT '0' NOT NULL, 
+	seen INTEGER DEFAULT '0' NOT NULL, 
 	CONSTRAINT pk_masked_contributions PRIMARY KEY (device_id), 
 	CONSTRAINT fk_masked_contributions_device_id FOREIGN KEY(device_id) REFERENCES devices (id), 
 	CONSTRAINT fk_masked_contributions_federation_id FOREIGN KEY(federation_id) REFERENCES federations (id)
 );
-INSERT INTO "masked_contributions" VALUES(1,1,10,10,10);
-INSERT INTO "masked_contributions" VALUES(2,2,NULL,20,20);
+INSERT INTO "masked_contributions" VALUES(1,1,10,10,10,10);
+INSERT INTO "masked_contributions" VALUES(2,2,NULL,20,20,20);
 CREATE TABLE metrics (
 	id INTEGER NOT NULL, 
 	federation_id INTEGER NOT NULL, 
