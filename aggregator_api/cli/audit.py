@@ -28,7 +28,7 @@ from gaitway.errors import ExitCode
 audit_app = new_app("Who did what, from where and when: entries that are only ever added.")
 
 
-class Wanted(NamedTuple):
+class EntryOptions(NamedTuple):
     """Which entries a command is about."""
 
     since: Annotated[
@@ -52,12 +52,12 @@ class Wanted(NamedTuple):
         return Filters(None if self.since is None else moment(self.since, time.time()), *self[1:])
 
 
-ALL = Wanted()
+ALL = EntryOptions()
 
 
 @audit_app.command("list")
 def list_entries(
-    wanted: Wanted = ALL,
+    wanted: EntryOptions = ALL,
     last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest.")] = 50,
     place: ServerPlace = HERE,
 ) -> None:
@@ -76,7 +76,7 @@ def list_entries(
 
 @audit_app.command("export")
 def export_entries(
-    wanted: Wanted = ALL,
+    wanted: EntryOptions = ALL,
     form: Annotated[Literal["jsonl", "csv"], typer.Option("--format", help="Lines of JSON, or CSV.")] = "jsonl",
     out: Annotated[Path | None, typer.Option("--out", help="File to write, 0600; else the terminal.")] = None,
     place: ServerPlace = HERE,

@@ -33,7 +33,7 @@ from gaitway.terminal import Console
 DAY_S = 86_400.0
 
 
-class Wanted(NamedTuple):
+class WindowOptions(NamedTuple):
     """Which windows a command is about."""
 
     activity: Annotated[str | None, typer.Option(help="Only this activity.")] = None
@@ -56,12 +56,12 @@ class Wanted(NamedTuple):
         )
 
 
-ALL = Wanted()
+ALL = WindowOptions()
 
 
 def windows(
     config: ConfigOption,
-    wanted: Wanted = ALL,
+    wanted: WindowOptions = ALL,
     export_to: Annotated[
         Path | None, typer.Option("--export", help="Write them to this .npz file; without it they are only counted.")
     ] = None,
