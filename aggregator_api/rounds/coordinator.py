@@ -183,6 +183,8 @@ class Coordinator:
             result = self._about_a_device(session, federation, row, event)
         else:
             result = step(rounds, current, event)
+            if Action.FAIL in result.actions:
+                sum_retries.note_unused(session, federation, row)
             repositories.write_round(session, federation, row.id, current, result.round)
             if Action.FAIL in result.actions:
                 contributions.release(session, row.id)

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.devices import contributions, suspension
-from aggregator_api.rounds.secure_rounds import finding_of, retry_of
+from aggregator_api.rounds.secure_rounds import finding_of, load, retry_of
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow, RoundRow, SecureSumRow
 from federation.methods import sums_in_rounds
@@ -28,6 +28,7 @@ from federation.secure_sums.retries import (
     after_publication,
     complete_groups,
 )
+from federation.secure_sums.server import ServerStage, included_devices
 
 
 class Candidates(NamedTuple):
@@ -110,6 +111,17 @@ def note_failure(session: Session, federation: FederationRow, plan: Plan, row: R
     if division.retry.is_narrower:
         _tell(session, federation, plan, division.retry, row)
     return Consequence(is_narrower=division.retry.is_narrower)
+
+
+def note_unused(session: Session, federation: FederationRow, row: RoundRow) -> None:
+    """Note an opened sum of which no version is made, such as that of a round which the operator ends.
+
+    It was seen all the same, so its summands must not be in another sum. The end of the round forgets who they are.
+    """
+    state = load(session, row) if federation.kind.sums else None
+    if state is not None and state.stage is ServerStage.DONE:
+        added = contributions.sequences(session, row, included_devices(state))
+        contributions.note_seen(session, federation.id, added)
 
 
 def least_devices(plan: Plan) -> int:

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from aggregator_api.devices import contributions
+from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.storage.db.models import DeviceRow, EventRow, FederationRow, RoundRow, SecureSumRow
 from federation import wire
 from federation.plan import Plan, SecureSettings
@@ -295,6 +296,24 @@ def test_keys_of_sums_that_were_seen_are_refused_whatever_its_status_said(
     devices[innocent].send(server)
     assert "aren't added again" in devices[innocent].answers[-1].reason
     assert suspended(server) == []
+
+
+def test_an_opened_sum_that_becomes_no_version_was_seen_all_the_same(
+    summing: tuple[Bench, dict[str, SumsDevice]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, devices = summing
+    del devices[LIAR]
+    say_all(server, devices.values())
+
+    def end(coordinator: Coordinator, name: str) -> None:
+        coordinator.fail_round(name, 1, "the disk is full")
+
+    monkeypatch.setattr(Coordinator, "add_up", end)
+    names, ended_as = play_sums(server, devices, 1)
+    assert ended_as == "failed"
+    assert sitting_out(server) == names == sorted(devices)
+    server.as_inbox(server.runtime.coordinator.tick)
+    assert not has_opened(server, 2)
 
 
 def sitting_out(server: Bench) -> list[str]:
