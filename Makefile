@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || command -v python)
-# every third file of test-ci's tests, another third each day; all: every one
+# every fourth file of test-ci's tests, another quarter each day; all: every one
 TURN ?= today
 # processes that wait for each other leave cores idle
 CI_WORKERS ?= $(shell echo $$(( $$(nproc) + ($$(nproc) + 1) / 2 )))
@@ -35,7 +35,7 @@ help:  ## show this list
 	@echo "           DEMO_ARGS (passed on; --keep-running: look at the pages afterwards; --phone: a phone may join),"
 	@echo "           PYTEST_ARGS (passed on), GAITWAY_DATA (folder of recordings for the tests),"
 	@echo "           CI_WORKERS (processes of test and test-ci, now $(CI_WORKERS)),"
-	@echo "           TURN (of test-ci: today, every third file; all)"
+	@echo "           TURN (of test-ci: today, every fourth file; all)"
 
 setup: $(STAMP)  ## make the virtual environment .venv and install Gaitway into it; make phone where npm is there
 	@if command -v npm >/dev/null; then \
@@ -80,7 +80,7 @@ test: $(STAMP)  ## the tests that take seconds, in about four minutes on two cor
 	$(BIN)/python -m pytest -m "not slow and not ci" -n $(CI_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-ci: $(STAMP)  ## what CI runs besides: federations of real processes, kills, learning, compiled steps
-	@echo "TURN=$(TURN): today runs every third file, another third each day; TURN=all runs all."
+	@echo "TURN=$(TURN): today runs every fourth file, another quarter each day; TURN=all runs all."
 	$(BIN)/python -m pytest -m "ci and not slow" --turn=$(TURN) -n $(CI_WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## what takes minutes to hours: two hundred kills, every optimizer compiled, every database

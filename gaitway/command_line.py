@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from functools import wraps
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -31,10 +31,42 @@ class CommandLine(typer.Typer):
         add = super().command(*args, **settings)
 
         def added(function: Function) -> Function:
-            add(_with_quiet(function) if can_be_quiet else function)
+            spread = _with_spread_options(function)
+            add(_with_quiet(spread) if can_be_quiet else spread)
             return function
 
         return added
+
+
+def _with_spread_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make an option of each field of a parameter that is a NamedTuple of options, which several commands share."""
+    shown: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if isinstance(group, type) and issubclass(group, tuple):
+            groups[parameter.name] = group
+            hints, defaults = get_type_hints(group, include_extras=True), vars(group)["_field_defaults"]
+            shown += [
+                parameter.replace(name=name, annotation=hints[name], default=defaults.get(name, parameter.empty))
+                for name in hints
+            ]
+        else:
+            shown.append(parameter)
+
+    @wraps(function)
+    def called(**given: Any) -> Any:
+        filled = {name: group(*map(given.pop, vars(group)["_fields"])) for name, group in groups.items()}
+        return function(**given, **filled)
+
+    return _shown_as(called, shown) if groups else function
+
+
+def _shown_as(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
+    """Let typer see these parameters."""
+    vars(function)["__signature__"] = inspect.Signature(parameters)
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return function
 
 
 def _with_quiet(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,12 +88,7 @@ def _with_quiet(function: Callable[..., Any]) -> Callable[..., Any]:
             Console.is_silenced = False
 
     option = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=QuietOption)
-    signature = inspect.signature(function, eval_str=True)
-    vars(called)["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), option])
-    called.__annotations__ = {
-        name: parameter.annotation for name, parameter in vars(called)["__signature__"].parameters.items()
-    }
-    return called
+    return _shown_as(called, [*inspect.signature(function, eval_str=True).parameters.values(), option])
 
 
 def completion(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:

@@ -18,7 +18,7 @@ from aggregator_api.cli.devices import app as devices_app
 from aggregator_api.cli.federations import federations_app
 from aggregator_api.cli.keys import keys_app, login_link, tokens_app, vouch_app
 from aggregator_api.cli.rollouts import app as rollouts_app
-from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, fail, new_app
+from aggregator_api.cli.session import HERE, ServerPlace, cli_errors, database_of, fail, new_app
 from aggregator_api.cli.storage import (
     backup,
     delete_device,
@@ -31,7 +31,7 @@ from aggregator_api.cli.storage import (
 )
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.ports import is_loopback, require_free
-from aggregator_api.core.settings import Settings, load
+from aggregator_api.core.settings import Settings
 from aggregator_api.storage.db.database import Database
 from aggregator_api.transport.mqtt.embedded_broker import BrokerThread, LocalAccounts, run_broker
 from aggregator_api.transport.mqtt.mosquitto.roles import SERVER_ROLE
@@ -73,7 +73,7 @@ HostOption = Annotated[str | None, typer.Option("--host", help="Address to liste
 def serve(
     host: HostOption = None,
     port: Annotated[int | None, typer.Option("--port", help="Port of the REST interface (default 8080).")] = None,
-    data_dir: DataOption = None,
+    place: ServerPlace = HERE,
     broker_host: Annotated[str | None, typer.Option("--broker-host", help="MQTT broker (default 127.0.0.1).")] = None,
     broker_port: Annotated[int | None, typer.Option("--broker-port", help="Its port (default 1883).")] = None,
     embedded_broker: Annotated[
@@ -83,7 +83,6 @@ def serve(
             help="Run the broker inside the server, on loopback (default off).",
         ),
     ] = None,
-    config: ConfigOption = None,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C; it resumes where it was, and waits for its broker.
 
@@ -96,14 +95,8 @@ def serve(
     from aggregator_api.maintenance.backup import refuse_backup
 
     with cli_errors():
-        settings = load(
-            config,
-            host=host,
-            port=port,
-            data_dir=data_dir,
-            broker_host=broker_host,
-            broker_port=broker_port,
-            embedded_broker=embedded_broker,
+        settings = place.settings(
+            host=host, port=port, broker_host=broker_host, broker_port=broker_port, embedded_broker=embedded_broker
         )
         refuse_backup(settings.data_dir)
         if settings.plain_http:
@@ -141,13 +134,13 @@ def broker(
 
 
 @app.command()
-def migrate(data_dir: DataOption = None, config: ConfigOption = None) -> None:
+def migrate(place: ServerPlace = HERE) -> None:
     """Bring the database to this program's schema; `serve` does it too.
 
     Example: `python -m aggregator_api migrate --data-dir runs/server`
     """
     with cli_errors():
-        database = Database(load(config, data_dir=data_dir).database)
+        database = Database(place.settings().database)
         database.migrate()
         database.close()
     typer.echo(f"{database.name} is up to date")
@@ -156,8 +149,7 @@ def migrate(data_dir: DataOption = None, config: ConfigOption = None) -> None:
 @app.command()
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Remove blobs that nothing refers to and that are older than `gc_grace_s`; the server does it as well.
 
@@ -167,7 +159,7 @@ def gc(
     from aggregator_api.storage.garbage_collection import collect
 
     with cli_errors():
-        settings = load(config, data_dir=data_dir)
+        settings = place.settings()
         with database_of(settings) as database:
             found = collect(database, BlobStore(settings.blobs), grace_s=settings.gc_grace_s, dry_run=dry_run)
     typer.echo(f"{found.blobs} blobs of {found.size:,} bytes {'would be' if dry_run else 'were'} removed")

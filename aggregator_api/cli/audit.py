@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
 from aggregator_api.cli.session import (
-    ConfigOption,
-    DataOption,
+    HERE,
+    ServerPlace,
     cli_errors,
     date,
     fail,
@@ -20,7 +20,6 @@ from aggregator_api.cli.session import (
     print_table,
     reading,
 )
-from aggregator_api.core.settings import load
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.audit import Filters
 from aggregator_api.storage.db.models import AuditRow
@@ -28,39 +27,47 @@ from gaitway.errors import ExitCode
 
 audit_app = new_app("Who did what, from where and when: entries that are only ever added.")
 
-SinceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--since",
-        help="2026-11-01, 2026-11-01T08:30 (UTC), or so long ago: 90m, 12h, 7d; without it from the beginning.",
-    ),
-]
-ActorOption = Annotated[
-    str | None, typer.Option("--actor", help="Only by this one: a key's id, or `command line (root)`.")
-]
-ActionOption = Annotated[str | None, typer.Option("--action", help="Only this: keys.create; or a noun alone: keys.")]
-FederationOption = Annotated[str | None, typer.Option("--federation", help="Only about this one.")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="Only about devices of this name.")]
+
+class EntryOptions(NamedTuple):
+    """Which entries a command is about."""
+
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            help="2026-11-01, 2026-11-01T08:30 (UTC), or so long ago: 90m, 12h, 7d; without it from the beginning.",
+        ),
+    ] = None
+    actor: Annotated[
+        str | None, typer.Option("--actor", help="Only by this one: a key's id, or `command line (root)`.")
+    ] = None
+    action: Annotated[str | None, typer.Option("--action", help="Only this: keys.create; or a noun alone: keys.")] = (
+        None
+    )
+    federation: Annotated[str | None, typer.Option("--federation", help="Only about this one.")] = None
+    device: Annotated[str | None, typer.Option("--device", help="Only about devices of this name.")] = None
+
+    def filters(self) -> Filters:
+        """Read the time that is meant by `since`."""
+        return Filters(None if self.since is None else moment(self.since, time.time()), *self[1:])
+
+
+ALL = EntryOptions()
 
 
 @audit_app.command("list")
 def list_entries(
-    since: SinceOption = None,
-    actor: ActorOption = None,
-    action: ActionOption = None,
-    federation: FederationOption = None,
-    device: DeviceOption = None,
+    wanted: EntryOptions = ALL,
     last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest.")] = 50,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Show the newest entries as a table.
 
     Example: `python -m aggregator_api audit list --since 7d --action devices`
     """
     rows = []
-    with reading(data_dir, config) as session:
-        query = audit.select_entries(_filters(since, actor, action, federation, device))
+    with reading(place) as session:
+        query = audit.select_entries(wanted.filters())
         for row in reversed(session.scalars(query.order_by(AuditRow.id.desc()).limit(last)).all()):
             detail = f"{row.count} times: {row.detail}" if row.count > 1 else row.detail
             rows.append((date(row.at), row.actor, row.address, row.action, row.federation, row.device, detail))
@@ -69,22 +76,17 @@ def list_entries(
 
 @audit_app.command("export")
 def export_entries(
-    since: SinceOption = None,
-    actor: ActorOption = None,
-    action: ActionOption = None,
-    federation: FederationOption = None,
-    device: DeviceOption = None,
+    wanted: EntryOptions = ALL,
     form: Annotated[Literal["jsonl", "csv"], typer.Option("--format", help="Lines of JSON, or CSV.")] = "jsonl",
     out: Annotated[Path | None, typer.Option("--out", help="File to write, 0600; else the terminal.")] = None,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Write entries out, the oldest first, for another system to keep.
 
     Example: `python -m aggregator_api audit export --since 30d --format csv --out audit.csv`
     """
-    with reading(data_dir, config) as session:
-        query = audit.select_entries(_filters(since, actor, action, federation, device)).order_by(AuditRow.id)
+    with reading(place) as session:
+        query = audit.select_entries(wanted.filters()).order_by(AuditRow.id)
         rows = session.scalars(query.execution_options(yield_per=1000))
         if out is None:
             audit.export(rows, sys.stdout, form)
@@ -104,8 +106,7 @@ def verify(
             help="Also look for this digest, which an earlier verify printed; it must still be there.",
         ),
     ] = None,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Check that no entry was changed or cut out; exit code 1 if one was.
 
@@ -114,19 +115,12 @@ def verify(
 
     Example: `python -m aggregator_api audit verify --expect-digest 5e88…`
     """
-    with reading(data_dir, config) as session:
+    with reading(place) as session:
         found = audit.verify(session, expect)
     if found.error:
         fail(f"{found.error}; the {found.entries} entries before it hold. Compare with an export or a backup")
         raise typer.Exit(ExitCode.FAILED)
     typer.echo(f"{found.entries} entries hold; the last is {found.last_id} with the digest {found.digest}")
-
-
-def _filters(
-    since: str | None, actor: str | None, action: str | None, federation: str | None, device: str | None
-) -> Filters:
-    at = None if since is None else moment(since, time.time())
-    return Filters(at, actor, action, federation, device)
 
 
 notify_app = new_app("Tell the operator what needs attention: by webhook and e-mail, as the settings say.")
@@ -138,7 +132,7 @@ def notify() -> None:
 
 
 @notify_app.command("test")
-def send_test(data_dir: DataOption = None, config: ConfigOption = None) -> None:
+def send_test(place: ServerPlace = HERE) -> None:
     """Send a test to each destination once, and print the result.
 
     With notify_webhook_secret_file, a POST has the header X-Gaitway-Signature: t=TIME,v1=HEX, an HMAC-SHA256 of the
@@ -150,7 +144,7 @@ def send_test(data_dir: DataOption = None, config: ConfigOption = None) -> None:
     from aggregator_api.notifications.channels import Notification, channels_of
 
     with cli_errors():
-        settings = load(config, data_dir=data_dir)
+        settings = place.settings()
         channels = channels_of(settings)
     if not channels:
         raise fail("nobody is told: set notify_webhook_url, or notify_email_to with notify_smtp_host")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from aggregator_api.cli.session import ConfigOption, DataOption, cli_errors, database_of, note, writing
+from aggregator_api.cli.session import HERE, ServerPlace, cli_errors, database_of, note, writing
 from aggregator_api.core.errors import AggregatorError
-from aggregator_api.core.settings import load
 from aggregator_api.transport.mqtt.mosquitto import folders
 from aggregator_api.transport.mqtt.mosquitto.folders import Limits
 from gaitway.terminal import print_warning
@@ -20,40 +19,61 @@ OutOption = Annotated[
 ]
 
 
-def broker_config(
-    out: OutOption,
+class InstallationOptions(NamedTuple):
+    """Options of the broker's files."""
+
+    out: OutOption
     host: Annotated[
         list[str] | None,
         typer.Option("--host", help="Name or address that clients connect to; repeat it. The server uses the first."),
-    ] = None,
-    port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT over TLS.")] = 8883,
-    bind: Annotated[str, typer.Option("--bind", help="Address to listen on (default: all).")] = "",
+    ] = None
+    port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT over TLS.")] = 8883
+    bind: Annotated[str, typer.Option("--bind", help="Address to listen on (default: all).")] = ""
     plugin: Annotated[str, typer.Option("--plugin", help="The dynamic security plugin, where the broker runs.")] = str(
         folders.PLUGIN
-    ),
-    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long the certificate is valid.")] = 397,
+    )
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long the certificate is valid.")] = 397
     user: Annotated[
         str | None,
         typer.Option(
             "--user", help="User that Mosquitto becomes when it is started as root; without it Mosquitto's own default."
         ),
-    ] = None,
+    ] = None
     broker_dir: Annotated[
         str | None,
         typer.Option(
             "--broker-dir",
             help="OUT/broker as the broker sees it, in a container for example; without it OUT/broker.",
         ),
-    ] = None,
+    ] = None
     server_dir: Annotated[
         str | None, typer.Option("--server-dir", help="OUT/server as the server sees it; without it OUT/server.")
-    ] = None,
+    ] = None
     connections: Annotated[
         int, typer.Option("--max-connections", min=1, help="More clients than this are refused.")
-    ] = Limits.connections,
+    ] = Limits.connections
     memory: Annotated[
         int, typer.Option("--memory-mb", min=0, help="Write memory_limit; 0: do not, Mosquitto 2.0.11 fails under it.")
-    ] = Limits.memory_bytes >> 20,
+    ] = Limits.memory_bytes >> 20
+
+    def installation(self) -> folders.Installation:
+        """Describe the files to write."""
+        return folders.Installation(
+            self.out,
+            tuple(self.host or ("localhost", "127.0.0.1")),
+            self.port,
+            self.bind,
+            PurePosixPath(self.plugin),
+            self.days,
+            self.user,
+            PurePosixPath(self.broker_dir) if self.broker_dir else None,
+            PurePosixPath(self.server_dir) if self.server_dir else None,
+            Limits(connections=self.connections, memory_bytes=self.memory << 20),
+        )
+
+
+def broker_config(
+    options: InstallationOptions,
     renew: Annotated[
         bool, typer.Option("--renew", help="Only issue a new certificate from the authority that is there.")
     ] = False,
@@ -64,18 +84,7 @@ def broker_config(
     `mosquitto -c broker/broker/mosquitto.conf` and `python -m aggregator_api serve --config broker/server/server.toml`.
     Devices need `broker/ca.pem`.
     """
-    wanted = folders.Installation(
-        out,
-        tuple(host or ("localhost", "127.0.0.1")),
-        port,
-        bind,
-        PurePosixPath(plugin),
-        days,
-        user,
-        PurePosixPath(broker_dir) if broker_dir else None,
-        PurePosixPath(server_dir) if server_dir else None,
-        Limits(connections=connections, memory_bytes=memory << 20),
-    )
+    wanted = options.installation()
     with cli_errors():
         (folders.renew if renew else folders.create)(wanted)
     if renew:
@@ -83,7 +92,7 @@ def broker_config(
     else:
         typer.echo(f"broker: {wanted.broker / 'mosquitto.conf'}")
         typer.echo(f"server: {wanted.server / 'server.toml'}")
-        typer.echo(f"devices: {out / 'ca.pem'}; keep {out / 'authority' / 'ca.key'} off both machines")
+        typer.echo(f"devices: {options.out / 'ca.pem'}; keep {options.out / 'authority' / 'ca.key'} off both machines")
 
 
 def server_certificate(
@@ -114,7 +123,7 @@ def server_certificate(
     typer.echo(f"devices and browsers: {out / 'ca.pem'}; keep {out / 'authority' / 'ca.key'} off the server")
 
 
-def broker_passwords(out: OutOption, data_dir: DataOption = None, config: ConfigOption = None) -> None:
+def broker_passwords(out: OutOption, place: ServerPlace = HERE) -> None:
     """Draw new passwords for the server's two accounts at the running broker, and write them down; then restart it.
 
     The audit of the server that `--config` or `--data-dir` names has an entry of it.
@@ -123,15 +132,15 @@ def broker_passwords(out: OutOption, data_dir: DataOption = None, config: Config
     """
     from aggregator_api.transport.mqtt.mosquitto.dynamic_security import rotate
 
-    settings = config or out / "server" / "server.toml"
-    if config is not None or data_dir is not None:
-        with writing(data_dir, settings):
+    named = place._replace(config=place.config or out / "server" / "server.toml")
+    if place != HERE:
+        with writing(named):
             pass  # better to fail before than after
     with cli_errors():
         rotate(out / "server")
     typer.echo("both passwords are new; restart the server")
     try:
-        with database_of(load(settings, data_dir=data_dir)) as database, database.write() as session:
+        with database_of(named.settings()) as database, database.write() as session:
             note(session, "broker-passwords.change", detail=f"both accounts of the server, in {out / 'server'}")
     except (AggregatorError, OSError, SQLAlchemyError) as error:
         print_warning(f"the audit has no entry of it: {error}; name the server's settings by --config or --data-dir")

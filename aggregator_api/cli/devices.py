@@ -14,9 +14,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.cli.session import (
-    ConfigOption,
-    DataOption,
+    HERE,
     FederationOption,
+    ServerPlace,
     cli_errors,
     database_of,
     date,
@@ -29,7 +29,6 @@ from aggregator_api.cli.session import (
     writing,
 )
 from aggregator_api.core.errors import ConfigError
-from aggregator_api.core.settings import load
 from aggregator_api.devices.service import DeviceTags
 from aggregator_api.storage.db.models import DeviceRow, FederationRow
 
@@ -46,14 +45,13 @@ def list_devices(
     tag: Annotated[str | None, typer.Option("--tag", help="Only those in this group.")] = None,
     suspended: Annotated[bool, typer.Option("--suspended", help="Only those that no round invites.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """List devices, what they last said, and how they came in.
 
     Example: `python -m aggregator_api devices list --federation walk --enrolment pending`
     """
-    with reading(data_dir, config) as session:
+    with reading(place) as session:
         found = _listed(session, federation, enrolment, tag, suspended)
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
@@ -95,24 +93,20 @@ def _each(
 
 
 @app.command()
-def approve(
-    devices: Names, federation: FederationOption, data_dir: DataOption = None, config: ConfigOption = None
-) -> None:
+def approve(devices: Names, federation: FederationOption, place: ServerPlace = HERE) -> None:
     """Let devices that have shown a token and their key claim credentials; all of them, or none.
 
     Example: `python -m aggregator_api devices approve --federation walk phone1 phone2`
     """
     from aggregator_api.devices import service  # torch takes a second, which --help need not
 
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         _each(session, federation, devices, "devices.approve", service.admit_device)
     typer.echo(f"{', '.join(devices)}: approved")
 
 
 @app.command()
-def revoke(
-    devices: Names, federation: FederationOption, data_dir: DataOption = None, config: ConfigOption = None
-) -> None:
+def revoke(devices: Names, federation: FederationOption, place: ServerPlace = HERE) -> None:
     """Put devices out: their keys, tokens and broker accounts are void, and their connections end.
 
     A running server takes nothing more of them; a round that waits for one gives it up as one that went offline.
@@ -122,7 +116,7 @@ def revoke(
     from aggregator_api.devices import service
 
     with cli_errors():
-        settings = load(config, data_dir=data_dir)
+        settings = place.settings()
         with database_of(settings) as database, database.write() as session:
             _each(session, federation, devices, "devices.revoke", service.revoke_device_credentials)
         revoke_accounts(settings, federation, devices, done="they are revoked here", remedy="run this again")
@@ -130,16 +124,14 @@ def revoke(
 
 
 @app.command()
-def reinstate(
-    devices: Names, federation: FederationOption, data_dir: DataOption = None, config: ConfigOption = None
-) -> None:
+def reinstate(devices: Names, federation: FederationOption, place: ServerPlace = HERE) -> None:
     """Let devices take part again that were suspended because their updates were refused again and again.
 
     Example: `python -m aggregator_api devices reinstate --federation walk phone1`
     """
     from aggregator_api.devices import suspension
 
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         _each(session, federation, devices, "devices.reinstate", suspension.reinstate)
     typer.echo(f"{', '.join(devices)}: reinstated; the next round may invite them")
 
@@ -148,8 +140,7 @@ def reinstate(
 def withdraw(
     devices: Names,
     federation: FederationOption,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Take devices' sums out of a continuous federation: its next version is as if they had never sent any.
 
@@ -160,7 +151,7 @@ def withdraw(
     """
     from aggregator_api.devices import contributions
 
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         _each(session, federation, devices, "devices.withdraw", contributions.withdraw)
     typer.echo(f"{', '.join(devices)}: withdrawn; a running server publishes the next version without them")
 
@@ -170,8 +161,7 @@ def tag(
     devices: Names,
     federation: FederationOption,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="A group; repeat it. None: out of all.")] = None,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Put devices into these groups and no others; a plan's `rounds.cohort_tags` draws cohorts from groups.
 
@@ -181,7 +171,7 @@ def tag(
     """
     from aggregator_api.devices.service import change
 
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         wanted = DeviceTags(tags=tags or []).tags
         act = partial(change, tags=wanted)
         _each(session, federation, devices, "tags.set", act, detail=" ".join(wanted))
@@ -196,8 +186,7 @@ def enrol(
     out: Annotated[Path, typer.Option("--out", help="A new file: .html for a sheet of QR codes, .csv for the tokens.")],
     auto_approve: Annotated[bool, typer.Option("--auto-approve", help="Approve them automatically.")] = False,
     hours: Annotated[int, typer.Option("--hours", min=1, max=8784, help="The tokens end after so many hours.")] = 168,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Make a token for each device of a CSV, and write them as a sheet of QR codes to print; all of them, or none.
 
@@ -209,12 +198,12 @@ def enrol(
     from aggregator_api.auth.signing import Identity, write_secret
     from aggregator_api.devices import enrolment_tokens
 
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         if out.suffix not in (".html", ".csv"):
             raise ConfigError(f"--out {out}: expected a name that ends in .html or .csv")
         address, row = enrolment_tokens.checked_server(server), get_federation(session, federation)
         wanted = enrolment_tokens.read_devices(_text(devices), _enrolled(session, row))
-        server_key = Identity(load(config, data_dir=data_dir).identity).public_key
+        server_key = Identity(place.settings().identity).public_key
         base = enrolment_tokens.NewToken(auto_approve=auto_approve, lifetime_s=hours * 3600)
         tokens = [base.model_copy(update={"device": entry.device, "tags": list(entry.tags)}) for entry in wanted]
         made = [_issued(session, row, new, address, server_key) for new in tokens]

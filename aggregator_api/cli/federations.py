@@ -14,9 +14,9 @@ from sqlalchemy import select
 
 from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.cli.session import (
-    ConfigOption,
-    DataOption,
+    HERE,
     JsonOption,
+    ServerPlace,
     cli_errors,
     date,
     get_federation,
@@ -29,7 +29,7 @@ from aggregator_api.cli.session import (
 )
 from aggregator_api.cli.storage import BY_HAND, DryRunOption, YesOption, confirm_deletion, in_words
 from aggregator_api.core.errors import ConfigError, UnavailableError
-from aggregator_api.core.settings import Settings, load
+from aggregator_api.core.settings import Settings
 from aggregator_api.storage.db.models import FederationRow
 from federation.plan.plan import read_plan
 
@@ -39,12 +39,12 @@ federations_app = new_app("Federations: list and create them, delete one that ha
 
 
 @federations_app.command("list")
-def list_federations(as_json: JsonOption = False, data_dir: DataOption = None, config: ConfigOption = None) -> None:
+def list_federations(as_json: JsonOption = False, place: ServerPlace = HERE) -> None:
     """List the server's federations.
 
     Example: `python -m aggregator_api federations list`
     """
-    with reading(data_dir, config) as session:
+    with reading(place) as session:
         rows = [
             {"name": row.name, "status": row.status, "method": row.plan["method"]["name"], "created_at": row.created_at}
             for row in session.scalars(select(FederationRow).order_by(FederationRow.name))
@@ -61,15 +61,14 @@ def create_federation(
         Path | None, typer.Option("--key-file", help="An operator's key; by default operator.key in the data folder.")
     ] = None,
     port: Annotated[int | None, typer.Option("--port", help="The server's port; else that of the settings.")] = None,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Create a federation on the running server of this machine; devices can enrol at once.
 
     Example: `python -m aggregator_api federations create walk --plan plan.toml --data-dir runs/server`
     """
     with cli_errors():
-        settings = load(config, data_dir=data_dir, port=port)
+        settings = place.settings(port=port)
         key = (key_file or settings.data_dir / OPERATOR_FILE).read_text().strip()
         body = {"name": name, "plan": read_plan(plan).model_dump(mode="json", exclude_unset=True)}
         _post(settings, "/v1/federations", key, json.dumps(body).encode())
@@ -81,8 +80,7 @@ def delete_federation(
     federation: Annotated[str, typer.Argument(help="A federation that has finished or was stopped.")],
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Delete a federation that has ended: its devices with their accounts, rounds, models, events; not the audit.
 
@@ -92,14 +90,14 @@ def delete_federation(
     """
     from aggregator_api.maintenance import retention as stored
 
-    with reading(data_dir, config) as session:
+    with reading(place) as session:
         found = stored.remove_federation(session, get_federation(session, federation), dry_run=True)
     confirm_deletion(found.rows, f"federation {federation!r}", dry_run=dry_run, yes=yes)
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         found = stored.remove_federation(session, get_federation(session, federation), dry_run=False)
         note(session, "federations.delete", federation=federation, detail=in_words(found.rows))
     with cli_errors():
-        settings = load(config, data_dir=data_dir)
+        settings = place.settings()
         revoke_accounts(settings, federation, found.devices, done="it is deleted here", remedy=BY_HAND)
     typer.echo(f"{federation}: {in_words(found.rows)} deleted; `gc` frees the disk")
 

@@ -20,10 +20,10 @@ from aggregator_api.auth.api_keys import NewKey
 from aggregator_api.auth.signing import Identity
 from aggregator_api.cli.session import (
     DAY_S,
-    ConfigOption,
-    DataOption,
+    HERE,
     FederationOption,
     JsonOption,
+    ServerPlace,
     cli_errors,
     date,
     get_federation,
@@ -34,7 +34,6 @@ from aggregator_api.cli.session import (
     writing,
 )
 from aggregator_api.core.errors import ConfigError, NotFoundError
-from aggregator_api.core.settings import load
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.devices.enrolment_tokens import NewToken
 from aggregator_api.storage.db.models import CredentialRow, DeviceRow
@@ -51,13 +50,13 @@ tokens_app = new_app("Tokens that let devices in, once each.")
 
 
 @keys_app.command("list")
-def list_keys(as_json: JsonOption = False, data_dir: DataOption = None, config: ConfigOption = None) -> None:
+def list_keys(as_json: JsonOption = False, place: ServerPlace = HERE) -> None:
     """List the keys, without their secrets.
 
     Example: `python -m aggregator_api keys list`
     """
     rows = []
-    with reading(data_dir, config) as session:
+    with reading(place) as session:
         for row, federation in api_keys.every(session):
             what = {"id": row.prefix, "name": row.name, "scopes": list(row.scopes), "federation": federation}
             times = {"created_at": row.created_at, "used_at": row.used_at}
@@ -84,14 +83,13 @@ def create_key(
     scope: Annotated[list[str], typer.Option("--scope", help="operator, read or device; may be repeated.")],
     federation: KeyFederationOption = None,
     days: Annotated[int | None, typer.Option("--days", min=1, help="Ends after so many days; else never.")] = None,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Make a key and print it; it is shown only now.
 
     Example: `python -m aggregator_api keys create --name grafana --scope read --days 90`
     """
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         lifetime = None if days is None else days * DAY_S
         new = NewKey.model_validate({"name": name, "scopes": scope, "federation": federation, "lifetime_s": lifetime})
         row = get_federation(session, federation) if federation else None
@@ -105,14 +103,13 @@ def create_key(
 @keys_app.command("revoke")
 def revoke_key(
     id: Annotated[str, typer.Argument(help="The part of the key between `gw_` and its secret.")],
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Let a key open nothing any more, at once.
 
     Example: `python -m aggregator_api keys revoke 0a1b2c3d4e5f`
     """
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         row = _key(session, id)
         api_keys.revoke(row)
         note(session, "keys.revoke", detail=f"key {id} of {row.name}")
@@ -122,8 +119,7 @@ def revoke_key(
 @keys_app.command("confirm")
 def confirm_keys(
     ids: Annotated[list[str], typer.Argument(help="Ids of keys, as `keys list` shows them.", metavar="ID…")],
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Let keys open again what they opened before a restore that had no ledger; all of them, or none.
 
@@ -131,7 +127,7 @@ def confirm_keys(
 
     Example: `python -m aggregator_api keys confirm 0a1b2c3d4e5f`
     """
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         for id in ids:
             row = _key(session, id)
             api_keys.confirm(row)
@@ -151,16 +147,15 @@ def login_link(
     minutes: Annotated[int, typer.Option("--minutes", min=1, max=720, help="It ends after so many minutes.")] = 10,
     port: Annotated[int | None, typer.Option("--port", help="The server's port; else that of the settings.")] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Print a link that logs one browser of this machine in to the operator's pages, once, without showing a key.
 
     Example: `python -m aggregator_api login-link --data-dir runs/server`
     """
     with cli_errors():
-        settings = load(config, data_dir=data_dir, port=port)
-    with writing(data_dir, config) as session:
+        settings = place.settings(port=port)
+    with writing(place) as session:
         now = time.time()
         row = _key(session, key) if key else api_keys.newest_operator(session, now)
         if row is None:
@@ -178,14 +173,13 @@ def login_link(
 def confirm_tokens(
     ids: Annotated[list[int], typer.Argument(help="Numbers of tokens, as the page 'Enrolment' shows them.")],
     federation: Annotated[str, typer.Option("--federation", help="The federation that they are of.")],
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Let tokens let devices in again after a restore that had no ledger; all of them, or none.
 
     Example: `python -m aggregator_api tokens confirm 3 --federation walks`
     """
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         home = get_federation(session, federation)
         for id in ids:
             enrolment_tokens.confirm(session, home, id)
@@ -199,15 +193,14 @@ def create_token(
     device: Annotated[str | None, typer.Option("--device", help="Restrict to this device (default: any).")] = None,
     auto_approve: Annotated[bool, typer.Option("--auto-approve", help="Let it in without a further look.")] = False,
     hours: Annotated[int, typer.Option("--hours", min=1, help="Ends after so many hours.")] = 24,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Make an enrolment token and print it; it is shown only now.
 
     Example: `python -m aggregator_api tokens create --federation walks --device phone1`
     """
-    with writing(data_dir, config) as session:
-        server = Identity(load(config, data_dir=data_dir).identity)
+    with writing(place) as session:
+        server = Identity(place.settings().identity)
         given = {"device": device, "auto_approve": auto_approve, "lifetime_s": hours * 3600}
         new = NewToken.model_validate(given)
         made, token = enrolment_tokens.make(session, get_federation(session, federation), new, server.public_key)
@@ -239,14 +232,14 @@ def make_key(
 
 
 @vouch_app.command("list")
-def list_devices(federation: FederationOption, data_dir: DataOption = None, config: ConfigOption = None) -> None:
+def list_devices(federation: FederationOption, place: ServerPlace = HERE) -> None:
     """Print the name and key of each approved device, which `sign` reads; compare them with the devices first.
 
     `python -m edge_agent privacy` prints a device's own key, and so does the page of a phone.
 
     Example: `python -m aggregator_api vouch list --federation walk > devices.txt`
     """
-    with reading(data_dir, config) as session:
+    with reading(place) as session:
         row = get_federation(session, federation)
         approved = (DeviceRow.federation_id == row.id, DeviceRow.enrolment == "approved")
         for name, key in session.execute(
@@ -292,14 +285,13 @@ def sign_vouchers(
 def import_file(
     file: Annotated[Path, typer.Argument(help="What `vouch sign` has written.", metavar="FILE")],
     federation: FederationOption,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Give devices their vouchers. Rounds of a plan with secure.voucher invite only devices that have one.
 
     Example: `python -m aggregator_api vouch import vouched.json --federation walk`
     """
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         from aggregator_api.devices.vouching import VoucherFile, import_vouchers
 
         found = import_vouchers(session, get_federation(session, federation), VoucherFile.parsed(_text(file)))

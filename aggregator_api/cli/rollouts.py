@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from aggregator_api.cli.session import (
-    ConfigOption,
-    DataOption,
+    HERE,
+    ServerPlace,
     date,
     get_federation,
     new_app,
@@ -38,8 +38,7 @@ def start(
     force: Annotated[
         str, typer.Option(help="Why it is released whatever devices have measured; else its measure counts.")
     ] = "",
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Release a version in the plan's waves; with `--tag`, to these groups first.
 
@@ -48,7 +47,7 @@ def start(
     from aggregator_api.rollouts import service, transitions  # torch takes a second, which --help need not
     from aggregator_api.rollouts.service import NewRollout
 
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         row = get_federation(session, federation)
         planned = transitions.settings_of(row).model_dump()["waves"]
         waves = [{"tags": tag}, *planned] if tag else None
@@ -68,14 +67,13 @@ def start(
 def list_rollouts(
     federation: FederationOption,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """List the rollouts, the first one first.
 
     Example: `python -m aggregator_api rollouts list --federation walk`
     """
-    found = _listed(federation, data_dir, config)
+    found = _listed(federation, place)
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
@@ -97,60 +95,54 @@ def list_rollouts(
 
 
 @app.command()
-def pause(
-    federation: FederationOption, number: Number, data_dir: DataOption = None, config: ConfigOption = None
-) -> None:
+def pause(federation: FederationOption, number: Number, place: ServerPlace = HERE) -> None:
     """Let no further wave begin; it is halted all the same where too many devices fail.
 
     Example: `python -m aggregator_api rollouts pause --federation walk 3`
     """
     from federation.rounds.rollout import Paused
 
-    _move("pause", federation, number, Paused(), data_dir, config)
+    _move("pause", federation, number, Paused(), place)
 
 
 @app.command()
-def resume(
-    federation: FederationOption, number: Number, data_dir: DataOption = None, config: ConfigOption = None
-) -> None:
+def resume(federation: FederationOption, number: Number, place: ServerPlace = HERE) -> None:
     """Resume a paused rollout; the present wave starts again.
 
     Example: `python -m aggregator_api rollouts resume --federation walk 3`
     """
     from federation.rounds.rollout import Resumed
 
-    _move("resume", federation, number, Resumed(time.time()), data_dir, config)
+    _move("resume", federation, number, Resumed(time.time()), place)
 
 
 @app.command()
-def halt(
-    federation: FederationOption, number: Number, data_dir: DataOption = None, config: ConfigOption = None
-) -> None:
+def halt(federation: FederationOption, number: Number, place: ServerPlace = HERE) -> None:
     """Have every device that uses the version go back to the model before; also after the rollout was completed.
 
     Example: `python -m aggregator_api rollouts halt --federation walk 3`
     """
     from federation.rounds.rollout import Halted
 
-    _move("halt", federation, number, Halted("halted by the operator"), data_dir, config)
+    _move("halt", federation, number, Halted("halted by the operator"), place)
 
 
-def _listed(federation: str, data_dir: Any, config: Any) -> list[dict[str, Any]]:
+def _listed(federation: str, place: ServerPlace) -> list[dict[str, Any]]:
     from sqlalchemy import select
 
     from aggregator_api.http.queries.rollouts import described
     from aggregator_api.storage.db.models import RolloutRow
 
-    with reading(data_dir, config) as session:
+    with reading(place) as session:
         row = get_federation(session, federation)
         query = select(RolloutRow).where(RolloutRow.federation_id == row.id).order_by(RolloutRow.number)
         return [described(row).model_dump() for row in session.scalars(query)]
 
 
-def _move(verb: str, federation: str, number: int, event: Event, data_dir: Any, config: Any) -> None:
+def _move(verb: str, federation: str, number: int, event: Event, place: ServerPlace) -> None:
     from aggregator_api.rollouts import service, transitions
 
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         row = get_federation(session, federation)
         service.move(session, row, number, event, time.time())
         moved = transitions.numbered(session, row, number)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from pydantic import ValidationError
@@ -37,6 +37,24 @@ ConfigOption = Annotated[
 ]
 DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class ServerPlace(NamedTuple):
+    """Which server a command is about: its folder and its settings."""
+
+    data_dir: DataOption = None
+    config: ConfigOption = None
+
+    def settings(self, **given: Any) -> Settings:
+        """Read its settings; those `given` win over the file's.
+
+        Raises:
+            ConfigError: if they can't be read or are wrong.
+        """
+        return load(self.config, data_dir=self.data_dir, **given)
+
+
+HERE = ServerPlace()
 
 
 def new_app(about: str = "") -> CommandLine:
@@ -69,16 +87,16 @@ def database_of(settings: Settings) -> Iterator[Database]:
 
 
 @contextmanager
-def writing(data_dir: Path | None, config: Path | None) -> Iterator[Session]:
+def writing(place: ServerPlace) -> Iterator[Session]:
     """Open a transaction on the server's database; errors end the program in words."""
-    with cli_errors(), database_of(load(config, data_dir=data_dir)) as database, database.write() as session:
+    with cli_errors(), database_of(place.settings()) as database, database.write() as session:
         yield session
 
 
 @contextmanager
-def reading(data_dir: Path | None, config: Path | None) -> Iterator[Session]:
+def reading(place: ServerPlace) -> Iterator[Session]:
     """Open a session that reads; errors end the program in words."""
-    with cli_errors(), database_of(load(config, data_dir=data_dir)) as database, database.read() as session:
+    with cli_errors(), database_of(place.settings()) as database, database.read() as session:
         yield session
 
 

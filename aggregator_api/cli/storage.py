@@ -10,10 +10,10 @@ import typer
 from sqlalchemy import select
 
 from aggregator_api.cli.session import (
-    ConfigOption,
-    DataOption,
+    HERE,
     FederationOption,
     JsonOption,
+    ServerPlace,
     cli_errors,
     database_of,
     date,
@@ -26,7 +26,7 @@ from aggregator_api.cli.session import (
     writing,
 )
 from aggregator_api.core.errors import ConfigError, UnavailableError
-from aggregator_api.core.settings import Settings, load
+from aggregator_api.core.settings import Settings
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.models import ModelVersionRow
 from gaitway.errors import ExitCode
@@ -50,8 +50,7 @@ def backup(
             "rules the server.",
         ),
     ] = False,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Copy a server's data, which may be running, into a folder that `restore` brings a server back from.
 
@@ -63,7 +62,7 @@ def backup(
     from aggregator_api.maintenance.backup import back_up
 
     with cli_errors():
-        copied = back_up(load(config, data_dir=data_dir), out, authority_keys=with_authority_keys)
+        copied = back_up(place.settings(), out, authority_keys=with_authority_keys)
     keys = f"the keys {', '.join(copied.keys)}" if copied.keys else "no key, as the server has none yet"
     typer.echo(f"{out}: the database, {keys}, and {copied.blobs} new blobs ({copied.bytes:,} bytes)")
 
@@ -71,8 +70,7 @@ def backup(
 def restore(
     source: Annotated[Path, typer.Option("--from", help="Folder that `backup` has written.")],
     epoch: EpochOption = None,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Bring a server back from a backup, into a folder (and on PostgreSQL a database) that holds no data yet.
 
@@ -86,14 +84,14 @@ def restore(
     from aggregator_api.maintenance.restore import restore as bring_back
 
     with cli_errors():
-        settings = load(config, data_dir=data_dir)
+        settings = place.settings()
         restored = bring_back(settings, source, epoch)
         _tell(settings, restored.replayed)
     typer.echo(f"{settings.data_dir}: restored with {restored.blobs} blobs; epoch {restored.epoch} has begun")
-    fsck(repair=False, data_dir=data_dir, config=config)
+    fsck(repair=False, place=place)
 
 
-def new_epoch(epoch: EpochOption = None, data_dir: DataOption = None, config: ConfigOption = None) -> None:
+def new_epoch(epoch: EpochOption = None, place: ServerPlace = HERE) -> None:
     """Begin a new epoch on a database that was brought back without `restore`, such as by pg_restore or a snapshot.
 
     Stop the server before. Nothing is lost by an epoch too many: devices train the open round once more.
@@ -103,13 +101,13 @@ def new_epoch(epoch: EpochOption = None, data_dir: DataOption = None, config: Co
     from aggregator_api.maintenance.restore import begin_epoch
 
     with cli_errors():
-        settings = load(config, data_dir=data_dir)
+        settings = place.settings()
         begun = begin_epoch(settings, epoch)
         _tell(settings, begun.replayed)
     typer.echo(f"epoch {begun.epoch} has begun; devices learn of it when the server runs")
 
 
-def new_ledger(data_dir: DataOption = None, config: ConfigOption = None) -> None:
+def new_ledger(place: ServerPlace = HERE) -> None:
     """Begin a new ledger of revocations, where the old one is lost and the database is the newest, not a copy.
 
     A backup from before can still be restored; then every key, token and device waits until you confirm it.
@@ -120,7 +118,7 @@ def new_ledger(data_dir: DataOption = None, config: ConfigOption = None) -> None
     from aggregator_api.storage.db.ledger import Ledger
 
     with cli_errors():
-        settings = load(config, data_dir=data_dir)
+        settings = place.settings()
         ledger = Ledger(settings.ledger)
         with database_of(settings) as database:
             renew_ledger(database, ledger)
@@ -151,8 +149,7 @@ def fsck(
         typer.Option("--repair", help="Delete uploads that cannot be resumed, and take others' rights to keys."),
     ] = False,
     as_json: JsonOption = False,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Check the database, every blob that it needs, the open rounds and the partial uploads; ends with 1 for problems.
 
@@ -163,7 +160,7 @@ def fsck(
 
     findings = []
     with cli_errors():
-        for finding in check(load(config, data_dir=data_dir), repair=repair):
+        for finding in check(place.settings(), repair=repair):
             findings.append(finding)
             todo = f"; {finding.advice}" if finding.advice else ""
             if not as_json:
@@ -184,7 +181,7 @@ BY_HAND = "delete it there (`mosquitto_ctrl dynsec deleteClient FEDERATION~DEVIC
 
 
 @retention_app.command("apply")
-def apply_retention(dry_run: DryRunOption = False, data_dir: DataOption = None, config: ConfigOption = None) -> None:
+def apply_retention(dry_run: DryRunOption = False, place: ServerPlace = HERE) -> None:
     """Remove now what the settings keep no longer; a running server does it once a day. `gc` then frees the disk.
 
     Example: `python -m aggregator_api retention apply --dry-run --config server.toml`
@@ -192,7 +189,7 @@ def apply_retention(dry_run: DryRunOption = False, data_dir: DataOption = None, 
     from aggregator_api.maintenance import retention
 
     with cli_errors():
-        settings = load(config, data_dir=data_dir)
+        settings = place.settings()
         with database_of(settings) as database, database.write() as session:
             retired = retention.apply(session, settings, actor=audit.operating_user(), dry_run=dry_run)
     typer.echo(f"{retired} {'would be' if dry_run else 'were'} removed")
@@ -202,8 +199,7 @@ def apply_retention(dry_run: DryRunOption = False, data_dir: DataOption = None, 
 def list_versions(
     federation: FederationOption,
     as_json: JsonOption = False,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """List the versions of a model, and why those must stay that cannot be deleted.
 
@@ -212,7 +208,7 @@ def list_versions(
     from aggregator_api.maintenance import retention as stored
 
     rows = []
-    with reading(data_dir, config) as session:
+    with reading(place) as session:
         row = get_federation(session, federation)
         needed = stored.needed_for(session, row)
         query = select(ModelVersionRow).where(ModelVersionRow.federation_id == row.id)
@@ -231,8 +227,7 @@ def delete_versions(
     federation: FederationOption,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Delete the bytes of versions, of all or of none; refused: the newest, and what a name, round or rollout needs.
 
@@ -241,10 +236,10 @@ def delete_versions(
     from aggregator_api.maintenance import retention as stored
 
     wanted = sorted(set(versions))
-    with reading(data_dir, config) as session:
+    with reading(place) as session:
         stored.deletable(session, get_federation(session, federation), wanted)
     confirm_deletion({"model_versions": len(wanted)}, f"{_numbers(wanted)} of {federation!r}", dry_run=dry_run, yes=yes)
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         row = get_federation(session, federation)
         stored.retire(session, row, stored.deletable(session, row, wanted))
         note(session, "models.delete", federation=federation, detail=_numbers(wanted))
@@ -260,8 +255,7 @@ def delete_device(
     federation: FederationOption,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    data_dir: DataOption = None,
-    config: ConfigOption = None,
+    place: ServerPlace = HERE,
 ) -> None:
     """Delete a device with all that it said, sent and measured, and its account; the audit's entries stay.
 
@@ -272,17 +266,17 @@ def delete_device(
     from aggregator_api.maintenance.deletion import forget_kept_uploads
     from aggregator_api.storage.blobs import BlobStore
 
-    with reading(data_dir, config) as session:
+    with reading(place) as session:
         rows = stored.remove_device(session, *service.find(session, federation, device), dry_run=True)
     confirm_deletion(rows, f"device {device!r} of {federation!r}", dry_run=dry_run, yes=yes)
-    with writing(data_dir, config) as session:
+    with writing(place) as session:
         found = service.find(session, federation, device)
         stored.require_no_open_part(session, *found)
-        forget_kept_uploads(session, BlobStore(load(config, data_dir=data_dir).blobs), found[0], device)
+        forget_kept_uploads(session, BlobStore(place.settings().blobs), found[0], device)
         rows = stored.remove_device(session, *found, dry_run=False)
         note(session, "devices.delete", federation=federation, device=device, detail=in_words(rows))
     with cli_errors():
-        settings = load(config, data_dir=data_dir)
+        settings = place.settings()
         revoke_accounts(settings, federation, [device], done="it is deleted here", remedy=BY_HAND)
     typer.echo(f"{device}: {in_words(rows)} deleted")
 

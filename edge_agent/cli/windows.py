@@ -7,7 +7,7 @@ import re
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Table
@@ -33,14 +33,35 @@ from gaitway.terminal import Console
 DAY_S = 86_400.0
 
 
+class WindowOptions(NamedTuple):
+    """Which windows a command is about."""
+
+    activity: Annotated[str | None, typer.Option(help="Only this activity.")] = None
+    unlabelled: Annotated[bool, typer.Option("--unlabelled", help="Only those without an activity.")] = False
+    from_: Annotated[str | None, typer.Option("--from", help="Only from this time on: 14:05, 2026-11-21T14:05.")] = None
+    to: Annotated[str | None, typer.Option(help="Only before this time.")] = None
+
+    def selection(self, now: datetime) -> Selection:
+        """Read its times, which may be of today.
+
+        Raises:
+            AgentError: if a time can't be read, or the options exclude each other.
+        """
+        if self.unlabelled and self.activity is not None:
+            raise AgentError("--activity and --unlabelled exclude each other")
+        return Selection(
+            UNLABELLED if self.unlabelled else self.activity,
+            None if self.from_ is None else moment(self.from_, now),
+            None if self.to is None else moment(self.to, now),
+        )
+
+
+ALL = WindowOptions()
+
+
 def windows(
     config: ConfigOption,
-    activity: Annotated[str | None, typer.Option(help="Only this activity.")] = None,
-    unlabelled: Annotated[bool, typer.Option("--unlabelled", help="Only those without an activity.")] = False,
-    from_: Annotated[
-        str | None, typer.Option("--from", help="Only from this time on: 14:05, 2026-11-21T14:05.")
-    ] = None,
-    to: Annotated[str | None, typer.Option(help="Only before this time.")] = None,
+    wanted: WindowOptions = ALL,
     export_to: Annotated[
         Path | None, typer.Option("--export", help="Write them to this .npz file; without it they are only counted.")
     ] = None,
@@ -59,14 +80,7 @@ def windows(
     python -m edge_agent windows --config agent.toml --unlabelled --to 2026-11-01T00:00 --delete
     """
     with cli_errors(), open_windows(config) as store:
-        now = datetime.now()
-        chosen = Selection(
-            UNLABELLED if unlabelled else activity,
-            None if from_ is None else moment(from_, now),
-            None if to is None else moment(to, now),
-        )
-        if unlabelled and activity is not None:
-            raise AgentError("--activity and --unlabelled exclude each other")
+        chosen = wanted.selection(datetime.now())
         if export_to is not None:
             typer.echo(f"{export(store, chosen, export_to)} windows are in {export_to}")
         if delete_them:

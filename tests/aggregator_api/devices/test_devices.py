@@ -23,6 +23,7 @@ from aggregator_api.devices import enrolment_tokens
 from aggregator_api.devices.enrolment_tokens import IssuedToken
 from aggregator_api.http.app import create_app
 from edge_agent.__main__ import app as agent
+from edge_agent.transport.server_connection import ServerAnswer, ServerConnection
 from federation.protocol import topics
 from federation.protocol.enrolment_uri import EnrolmentUri, read_enrolment_uri
 from tests.aggregator_api.bench import Bench
@@ -184,13 +185,13 @@ def test_a_device_enrols_with_its_code_and_gets_its_tags(
     assert enrol(folder, "device,tags\nphone1,pilot\n", tmp_path / "t.csv", "--auto-approve").exit_code == 0
     (row,) = csv.DictReader(io.StringIO((tmp_path / "t.csv").read_text()))
 
-    class Opener:
-        def open(self, request: Any, timeout: float) -> Any:
-            answer = operator.post(request.full_url.removeprefix(SERVER), json=json.loads(request.data))
+    class Connection(ServerConnection):
+        def request(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> ServerAnswer:
+            answer = operator.post(path, json=json.loads(body or b""))
             assert answer.status_code == 201, answer.text
-            return io.BytesIO(answer.content)
+            return ServerAnswer(answer.status_code, answer.content)
 
-    monkeypatch.setattr("urllib.request.build_opener", lambda *_: Opener())
+    monkeypatch.setattr("edge_agent.transport.enrolment.ServerConnection", Connection)
     config = tmp_path / "phone" / "agent.toml"
     words = ["enrol", "--config", str(config), "--token-file", "-"]
     done = CliRunner().invoke(agent, words, input=row["uri"])

@@ -36,9 +36,7 @@ def test_it_is_what_the_plan_gives_devices(given: dict[str, Any], tmp_path: Path
     )
     method, initial = method_from_json(plan.method), initial_client_of(plan, plan.model, 1 << 30)
     state = method.server_init(initial.params, initial.buffers, plan.training)
-    (tmp_path / "a.safetensors").write_bytes(
-        checkpoint(plan, "walks", 3, "0" * 64, wire.encode(method.broadcast(state, "")), {})
-    )
+    (tmp_path / "a.safetensors").write_bytes(checkpoint(plan, "walks", 3, wire.encode(method.broadcast(state, "")), {}))
     _, info = load_checkpoint(tmp_path / "a.safetensors")
     if given is IMAGES:
         assert (info.input.kind, info.input.shape, info.input.fit) == ("image", (3, 16, 16), "pad")

@@ -28,7 +28,7 @@ def run(out: Path, cache: Path, *more: str) -> tuple[int, str]:
     """Simulate as from a shell; returns the exit code and what was printed."""
     words = [*f"{DATA} {RUNNING}".split(), "--out", str(out), "--cache", str(cache), *more]
     done = CliRunner().invoke(app, ["run", *words])
-    return done.exit_code, done.stdout
+    return done.exit_code, done.output
 
 
 def said(ended: tuple[int, str]) -> str:
