@@ -23,7 +23,7 @@ ICON = "aggregator_api/http/web/static/icon.svg"
 SOURCES = "sources"
 """Folder of the site for files of the repository that pages link."""
 FOLDER_FILES = ("README.md", "pyproject.toml")
-LINK = re.compile(r"(?<=\]\()(?!#|[a-z]+:)([^)#\s]+)")
+LINK = re.compile(r"""(?:(?<=\]\()|(?<=<img src="))(?!#|[a-z]+:)([^)#\s"]+)""")
 NESTED = re.compile(r"^ {2,3}(?=[-*] )", re.M)
 """Markdown of GitHub nests lists by two spaces, MkDocs' by four."""
 
