@@ -76,7 +76,8 @@ def _with_quiet(function: Callable[..., Any]) -> Callable[..., Any]:
     def called(quiet: bool, **given: Any) -> Any:
         if not quiet:
             return function(**given)
-        if given.get("yes") is False and not given.get("dry_run"):
+        deletes = given.get("delete_them", True) and not given.get("dry_run")
+        if deletes and given.get("yes") is False:
             raise typer.BadParameter("--quiet can't ask; add --yes")
         Console.is_silenced = True
         try:

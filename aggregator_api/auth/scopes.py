@@ -1,7 +1,8 @@
 """The scopes of API keys, and the scope that each route declares with `@requires`.
 
 What a request needs: a scope, in a federation or on the whole server. Each route declares it where it is written.
-@router.post("/{name}/pause")
+
+    @router.post("/{name}/pause")
     @requires("operator")
     def pause(name: str) -> FederationDetail: ...
 

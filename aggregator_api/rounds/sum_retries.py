@@ -60,7 +60,9 @@ def choose(session: Session, federation: FederationRow, plan: Plan, now: float) 
     if len(ids - seen - set(retry.left_out)) < least:
         retry = Retry()
     others = ids - seen - set(retry.left_out)
-    return Candidates(_those(online, others), retry, max(least, needed - len(ids - others)))
+    tags, resting = plan.rounds.cohort_tags, resting_rounds(plan.rounds)
+    left_out = repositories.count_online(session, federation, tags, resting=resting) - len(others)
+    return Candidates(_those(online, others), retry, max(least, needed - left_out))
 
 
 def goes_on_at_once(session: Session, federation: FederationRow) -> bool:

@@ -102,7 +102,6 @@ def is_locked(store: StateStore) -> bool:
     return False
 
 
-log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 1 << 20
 

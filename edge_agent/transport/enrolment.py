@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -33,14 +34,13 @@ from edge_agent.storage.credentials import (
     write_credentials,
 )
 from edge_agent.storage.data_folder import write_file
-from edge_agent.transport.server_connection import ServerConnection, in_turn
+from edge_agent.transport.server_connection import ServerAnswer, ServerConnection, in_turn
 from federation.errors import WireError
 from federation.privacy.promises import PrivacyPromises
 from federation.protocol.enrolment_uri import EnrolmentUri, is_enrolment_uri, read_enrolment_uri
 from federation.protocol.signing import Kind, fingerprint, pinned_key, to_sign
 from gaitway.errors import first_problem
 
-ANSWER_BYTES = 1 << 16
 POLL_S = 5.0
 MAX_TOKEN = 4096
 
@@ -207,14 +207,17 @@ def _ask(who: Applicant, path: str, fields: dict[str, Any], expected: str) -> En
     The first answer's promises of privacy are pinned, before the operator's approval too.
     """
     url = who.server.rstrip("/") + path
-    connection = ServerConnection(who.server, who.timeout_s, who.ca_file)
     body, headers = json.dumps(fields).encode(), {"Content-Type": "application/json"}
+
+    def post() -> ServerAnswer:
+        # anew for each try: a server closes a connection that idles until the device's turn
+        with closing(ServerConnection(who.server, who.timeout_s, who.ca_file)) as connection:
+            return connection.request("POST", path, body, headers)
+
     try:
-        reply = in_turn(lambda: connection.request("POST", path, body, headers))
-    except (OSError, http.client.HTTPException) as error:
+        reply = in_turn(post)
+    except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: the URL is none
         raise EnrolError(f"cannot reach {url}: {error}; is [server] url right, and the server running?") from error
-    finally:
-        connection.close()
     if reply.status >= http.client.MULTIPLE_CHOICES:
         kind = RevokedError if reply.status == http.client.FORBIDDEN else EnrolError
         raise kind(_refusal(url, reply.status, reply.body))

@@ -41,6 +41,11 @@ def app() -> CommandLine:
         typer.confirm("Delete?")
 
     @made.command()
+    def listing(delete_them: bool = False, yes: bool = False) -> None:
+        if delete_them and not yes:
+            typer.confirm("Delete?")
+
+    @made.command()
     def fail() -> None:
         print_error("no such [file]")
         raise typer.Exit(2)
@@ -69,6 +74,12 @@ def test_a_quiet_command_does_not_ask(app: CommandLine) -> None:
     done = CliRunner().invoke(app, ["delete", "--quiet"], input="y\n")
     assert done.exit_code == 2
     assert "add --yes" in done.stderr
+
+
+def test_a_quiet_command_that_deletes_nothing_needs_no_yes(app: CommandLine) -> None:
+    assert CliRunner().invoke(app, ["listing", "--quiet"]).exit_code == 0
+    assert CliRunner().invoke(app, ["listing", "--quiet", "--delete-them"], input="y\n").exit_code == 2
+    assert CliRunner().invoke(app, ["listing", "--quiet", "--delete-them", "--yes"]).exit_code == 0
 
 
 def test_an_error_is_on_standard_error_even_of_a_quiet_command(app: CommandLine) -> None:

@@ -260,7 +260,7 @@ def waiting_for(session: Session, federation: FederationRow) -> str:
                 f"; {resting:,} online rest{'s' if resting == 1 else ''}, since with noise_bands a device takes part "
                 f"in one of {rounds.noise_bands:,} published rounds at most"
             )
-        if unknown := repositories.count_online(session, federation, rounds.cohort_tags) - able:
+        if unknown := repositories.count_unknown(session, federation, rounds.cohort_tags):
             but += f"; {unknown:,} online cannot take part in secure sums, for they have not enrolled with a key"
         devices = "device" if needed == 1 else "devices"
         return f"No round is open: {ready:,} of the {needed:,} {devices}{groups} that a round needs are online{but}."

@@ -164,16 +164,9 @@ def could_train(
     at: float | None = None,
 ) -> list[ColumnElement[bool]]:
     """Return the conditions on the rows of devices that could train now; with the same choice as `count_online`."""
-    wanted = [
-        DeviceRow.federation_id == federation.id,
-        DeviceRow.state.not_in(OFFLINE_STATES),
-        DeviceRow.suspended_at.is_(None),
-        DeviceRow.plan_refusal == "",
-    ]
+    wanted = _willing(federation, tags)
     if at is not None:
         wanted.append(or_(DeviceRow.left_out_until.is_(None), DeviceRow.left_out_until <= at))
-    if tags:
-        wanted.append(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags))))
     if federation.kind.masked:
         wanted += [DeviceRow.enrolment == "approved", DeviceRow.public_key.is_not(None)]
         if federation.plan.get("secure", {}).get("voucher"):
@@ -183,6 +176,25 @@ def could_train(
         last = select(RoundRow.id).where(*published).order_by(RoundRow.number.desc()).limit(resting)
         used = (ParticipationRow.round_id.in_(last), ParticipationRow.outcome == ClientStatus.RECEIVED)
         wanted.append(DeviceRow.id.not_in(select(ParticipationRow.device_id).where(*used)))
+    return wanted
+
+
+def count_unknown(session: Session, federation: FederationRow, tags: Sequence[str] = ()) -> int:
+    """Count the devices that are online, and of whom a masked federation has no key."""
+    wanted = _willing(federation, tags)
+    online = session.scalars(select(func.count()).select_from(DeviceRow).where(*wanted)).one()
+    return online - count_online(session, federation, tags)
+
+
+def _willing(federation: FederationRow, tags: Sequence[str]) -> list[ColumnElement[bool]]:
+    wanted = [
+        DeviceRow.federation_id == federation.id,
+        DeviceRow.state.not_in(OFFLINE_STATES),
+        DeviceRow.suspended_at.is_(None),
+        DeviceRow.plan_refusal == "",
+    ]
+    if tags:
+        wanted.append(DeviceRow.id.in_(select(DeviceTagRow.device_id).where(DeviceTagRow.tag.in_(tags))))
     return wanted
 
 

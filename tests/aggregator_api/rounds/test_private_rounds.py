@@ -14,6 +14,7 @@ from aggregator_api.federations.service import NewFederation
 from aggregator_api.http.queries.devices import waiting_for
 from aggregator_api.storage.db.models import EventRow, FederationRow, RoundRow
 from federation import wire
+from federation.plan import SecureSettings
 from federation.privacy.accounting import epsilon
 from federation.privacy.differential_privacy import Aggregated, aggregated
 from federation.records.tree import flatten, map_tree
@@ -91,6 +92,15 @@ def test_a_device_rests_while_the_noise_of_its_round_is_correlated_with_later_on
     bench.upload(bench.update_of("a"))
     wait_for(lambda: bench.now().state == "finished")
     assert accounts(bench) == [(2.0, epsilon(1 / 4, 1e-5))] * 3 + [(2.0, epsilon(2 / 4, 1e-5))]
+    bench.runtime.stop()
+
+
+def test_a_masked_federation_says_who_lacks_a_key(tmp_path: Path) -> None:
+    plan = tiny_plan(clients=None, max_weight_ratio=None, norm_factor=None)
+    bench = Bench(tmp_path, plan.model_copy(update={"secure": SecureSettings(mode="masked")}))
+    bench.say("a", "ready")
+    expected = "0 of the 3 devices that a round needs are online; 1 online cannot take part in secure sums"
+    assert expected in waits(bench)
     bench.runtime.stop()
 
 

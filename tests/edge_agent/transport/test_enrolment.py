@@ -6,10 +6,12 @@ import base64
 import json
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -197,6 +199,27 @@ def test_each_refusal_is_said_in_words(
         enrol(who, TOKEN)
     assert read_credentials(who.folder) is None
     assert len(Server.heard) == 1  # no redirect was followed
+
+
+def test_its_turn_comes_after_the_server_has_closed_the_idle_connection(
+    who: Applicant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_a_second(seconds: float) -> None:
+        assert seconds >= 1
+        time.sleep(0.2)
+        monkeypatch.setattr(Server, "broken", None)
+
+    monkeypatch.setattr(Server, "protocol_version", "HTTP/1.1")
+    monkeypatch.setattr(Server, "timeout", 0.05)
+    monkeypatch.setattr(Server, "broken", (429, {"detail": "slow down"}))
+    monkeypatch.setattr("edge_agent.transport.server_connection.time", SimpleNamespace(sleep=wait_a_second))
+    assert enrol(who, TOKEN).credentials is not None
+    assert len(Server.heard) == 2
+
+
+def test_a_server_without_a_port_is_said_in_words(who: Applicant) -> None:
+    with pytest.raises(EnrolError, match=r"cannot reach http://host:abc/v1/enrol.*is .server. url right"):
+        enrol(who._replace(server="http://host:abc"), TOKEN)
 
 
 def test_a_server_with_another_key_than_the_token_names_is_refused_and_leaves_nothing(who: Applicant) -> None:
