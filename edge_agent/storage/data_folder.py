@@ -102,7 +102,6 @@ def is_locked(store: StateStore) -> bool:
     return False
 
 
-
 BLOCK_BYTES = 1 << 20
 
 

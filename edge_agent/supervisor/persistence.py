@@ -150,7 +150,7 @@ def save_round(store: StateStore, job: Job) -> SavedRound:
     manifest = manifest_of(job, result, job.out / UPDATE, instance, sequence)
     update, client = store.folder / OUTBOX / manifest.update_id, store.folder / CLIENTS / manifest.update_id
     pairs: dict[str, str] = {}
-    if "sum" in result:
+    if job.plan.secure.is_on:  # by the plan, so that a result without its sum fails rather than goes out in the clear
         begun = secure_sum.begin(store, job.plan, job.sum_request, manifest, job.out / UPDATE, result["sum"])
         manifest, update, pairs = begun
     else:
