@@ -183,8 +183,8 @@ def plain(number: float) -> str:
 def _of_one(sensor: str, tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
     if tally.unusable:
         share = tally.unusable / (tally.rows + tally.unusable)
-        words = f"{tally.unusable} rows ({share:.1%}) lack a number (NaN, a word, a huge one, or a cell missing)"
-        words = f"{words} and are left out"
+        causes = "NaN, a word, a huge one, a missing cell, or a time of 0"
+        words = f"{tally.unusable} rows ({share:.1%}) lack a number ({causes}) and are left out"
         yield "warning", "rows_without_numbers", words
     if tally.count < MIN_SAMPLES:
         return

@@ -208,8 +208,8 @@ def _compare(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the dotted name and both values of each key that differs."""
-    for key in sorted(before.keys() | now.keys()):
+    """Yield the dotted name and both values of each key that differs, a method's or model's name before its options."""
+    for key in sorted(before.keys() | now.keys(), key=lambda key: (key != "name", key)):
         was, wanted = before.get(key), now.get(key)
         if isinstance(was, dict) and isinstance(wanted, dict):
             yield from ((f"{key}.{name}", *values) for name, *values in _differences(was, wanted))
