@@ -391,8 +391,9 @@ def test_a_form_that_is_refused_says_why_where_the_eye_is(address: str, operator
     operator.locator("textarea[name=further]").fill("[rounds]\nminimum_client = 3")
     operator.get_by_role("button", name="Create the federation").click()
     alert = operator.get_by_role("alert")
-    faults.clear()  # the browser notes the refusal
     assert "minimum_client: there is no such key; did you mean 'minimum_clients'?" in alert.inner_text()
     box = alert.bounding_box()
     assert box is not None
     assert 0 <= box["y"] < 844
+    assert any("422" in fault for fault in faults), faults
+    faults.clear()  # the browser notes the refusal
