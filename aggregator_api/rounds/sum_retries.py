@@ -97,7 +97,8 @@ def note_failure(session: Session, federation: FederationRow, plan: Plan, row: R
     names = (*finding.culprits, *finding.silent, *finding.suspects)
     devices = _devices(session, federation, names)
     ids = {device.name: device.id for device in devices}
-    division = after_failure(before, Blamed.of(finding, ids), least_devices(plan), row.number)
+    strikes = {device.id: device.refused_updates for device in devices}
+    division = after_failure(before, Blamed.of(finding, ids, strikes), least_devices(plan), row.number)
     others = {device.id for device in _online(session, federation, plan).values()} - set(division.retry.left_out)
     others -= _sitting_out(session, federation, plan)
     is_way_open = bool(division.retry.groups) or len(others) >= least_devices(plan)

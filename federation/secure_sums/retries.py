@@ -12,6 +12,7 @@ lacks anybody isn't summed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pydantic import Field
@@ -45,14 +46,16 @@ class Blamed(NamedTuple):
     suspects: tuple[int, ...]
     is_opened: bool
     silent: frozenset[int] = frozenset()
+    strikes: Mapping[int, int] = MappingProxyType({})
+    """In how many failed sums suspects were, since one of theirs was published."""
 
     @classmethod
-    def of(cls, finding: SumFinding, ids: Mapping[str, int]) -> Blamed:
+    def of(cls, finding: SumFinding, ids: Mapping[str, int], strikes: Mapping[int, int]) -> Blamed:
         """Look the devices of a finding up."""
         culprits = frozenset(ids[name] for name in finding.culprits if name in ids)
         silent = frozenset(ids[name] for name in finding.silent if name in ids)
         suspects = tuple(ids[name] for name in sorted(finding.suspects) if name in ids)
-        return cls(culprits | silent, suspects, finding.is_opened, silent)
+        return cls(culprits | silent, suspects, finding.is_opened, silent, strikes)
 
 
 class Division(NamedTuple):
@@ -70,7 +73,7 @@ def after_failure(before: Retry, found: Blamed, least: int, number: int) -> Divi
     before: what the round was of. least: no group has fewer devices. number: of the round, which deals the groups.
     """
     groups, left, sit_out = before.groups, set(before.left_out) | found.known, set[int]()
-    halves = _halves(found.suspects, number) if found.is_opened and len(found.suspects) >= 2 * least else ()
+    halves = _halves(found, number) if found.is_opened and len(found.suspects) >= 2 * least else ()
     if found.is_opened:
         groups = (*groups[1:], *halves)
         sit_out = set() if halves else set(found.suspects)
@@ -101,8 +104,9 @@ def complete_groups(before: Retry, present: Collection[int]) -> Division:
     return Division(before.model_copy(update={"groups": groups, "left_out": left}), frozenset(sit_out))
 
 
-def _halves(members: tuple[int, ...], number: int) -> tuple[tuple[int, ...], ...]:
-    dealt = groups_of([str(member) for member in members], 2, number)
-    return tuple(
-        tuple(member for member, group in zip(members, dealt, strict=True) if group == half) for half in (0, 1)
-    )
+def _halves(found: Blamed, number: int) -> tuple[tuple[int, ...], ...]:
+    """Divide suspects evenly, and those with equally many strikes as well, so that each search halves the foremost."""
+    members = found.suspects
+    drawn = dict(zip(members, groups_of([str(member) for member in members], len(members), number), strict=True))
+    order = sorted(members, key=lambda member: (-found.strikes.get(member, 0), drawn[member]))
+    return tuple(tuple(sorted(order[first::2])) for first in (0, 1))

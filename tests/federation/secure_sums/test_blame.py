@@ -190,3 +190,14 @@ def test_too_few_to_divide_sit_out_and_come_back_after_a_version() -> None:
 def test_a_failure_that_says_nothing_brings_nobody_further() -> None:
     before = Retry(left_out=(7,))
     assert after_failure(before, Blamed(frozenset(), (), is_opened=False), 3, 1).retry == before
+
+
+def test_each_search_halves_the_suspects_with_the_most_strikes() -> None:
+    liar, strikes = 4, dict.fromkeys(range(16), 0)
+    for number in range(1, 5):
+        found = Blamed(frozenset(), tuple(strikes), is_opened=True, strikes=strikes)
+        groups = after_failure(Retry(), found, 3, number).retry.groups
+        assert sorted(len(group) for group in groups) == [8, 8]
+        (failed_group,) = [group for group in groups if liar in group]
+        strikes = {member: strikes[member] + 1 if member in failed_group else 0 for member in strikes}
+    assert [member for member, count in strikes.items() if count == max(strikes.values())] == [liar]
