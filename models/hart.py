@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from gaitway.tasks import TargetKind
 from models.errors import OptionError
 from models.layers.alp import AlpBlocks, BlockOptions, Transformer, entering
-from models.layers.dropout import Attention, Dropout, DropPath
+from models.layers.attention import Attention
+from models.layers.dropout import Dropout, DropPath
 from models.model import ModelOutput
 
 WINDOW, CHANNELS, PATCH = 128, 6, 16

@@ -1,20 +1,20 @@
 """Hostile clients: what they do with their examples, their updates, or their sums.
 
-What hostile clients of a simulation send as their sums: all of it passes the bounds (`ridge_bounds`).
-Other labels are other columns of B, and leave G as it is, since the examples of a class weigh by their number alone.
-label_flip: y ← C − 1 − y. class_swap: the first two classes change places, and all else is right. noise: features and
-classes are drawn. sign_flip: features with the other sign. scaling: label_flip by a client that says it has each window
-900 times, so that it weighs thirty times as much; its weight is all that a claim can raise. collusion: all attackers
-send one and the same, the sums of the first of them with every class called by the next one's name.
+**Sums.** All of them pass the bounds (`ridge_bounds`). Other labels are other columns of B, and leave G as it is, since
+the examples of a class weigh by their number alone. label_flip: y ← C − 1 − y. class_swap: the first two classes change
+places, and all else is right. noise: features and classes are drawn. sign_flip: features with the other sign. scaling:
+label_flip by a client that says it has each window 900 times, so that it weighs thirty times as much; its weight is all
+that a claim can raise. collusion: all attackers send one and the same, the sums of the first of them with every class
+called by the next one's name.
 
-Hostile clients of a simulation: what they send instead of what they have trained, as the literature has it.
-noise: P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer: Machine Learning with Adversaries, NeurIPS 2017,
-arXiv 1703.02757, section 5 (Gaussian). sign_flip: L. Li, W. Xu, T. Chen, G. B. Giannakis, Q. Ling: RSA, AAAI 2019,
-arXiv 1811.03761, section 5. label_flip: V. Tolpegin, S. Truex, M. E. Gursoy, L. Liu: Data Poisoning Attacks Against
-Federated Learning Systems, ESORICS 2020, arXiv 2007.08432. scaling: E. Bagdasaryan, A. Veit, Y. Hua, D. Estrin,
-V. Shmatikov: How To Backdoor Federated Learning, AISTATS 2020, arXiv 1807.00459, section 4 (the change that was learnt
-from poisoned examples, so large that it survives the mean). little_is_enough: M. Baruch, G. Baruch, Y. Goldberg: A
-Little Is Enough, NeurIPS 2019, arXiv 1902.06156, algorithm 3. examples: sign_flip by a client that claims 10⁹ examples.
+**Updates**, sent instead of what was trained: noise: P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer: Machine
+Learning with Adversaries, NeurIPS 2017, arXiv 1703.02757, section 5 (Gaussian). sign_flip: L. Li, W. Xu, T. Chen, G. B.
+Giannakis, Q. Ling: RSA, AAAI 2019, arXiv 1811.03761, section 5. label_flip: V. Tolpegin, S. Truex, M. E. Gursoy, L.
+Liu: Data Poisoning Attacks Against Federated Learning Systems, ESORICS 2020, arXiv 2007.08432. scaling: E. Bagdasaryan,
+A. Veit, Y. Hua, D. Estrin, V. Shmatikov: How To Backdoor Federated Learning, AISTATS 2020, arXiv 1807.00459, section 4
+(the change that was learnt from poisoned examples, so large that it survives the mean). little_is_enough: M. Baruch, G.
+Baruch, Y. Goldberg: A Little Is Enough, NeurIPS 2019, arXiv 1902.06156, algorithm 3. examples: sign_flip by a client
+that claims 10⁹ examples.
 
 Of methods that send parameters only these are attacked; what else they send is as it was trained. Of sums
 (`sim.attacks`) there are class_swap and collusion as well.

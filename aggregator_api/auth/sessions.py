@@ -1,13 +1,13 @@
 """Sessions of browsers, and streams that end with the key that opened them.
 
-Sessions of browsers: a key is shown once, at login, and exchanged for a cookie that no script can read.
+A key is shown once, at login, and exchanged for a cookie that no script can read.
 A session is 256 random bits, of which only the sha256 is kept. It opens what its key opens now: it ends with the key,
 when that is revoked or expires, after `LIFETIME_S`, or at logout.
 
 Three things keep another site from using it: the cookie is SameSite=Strict; a request that changes something says that
 it comes from a page of this server; and it carries a token that only such a page holds.
 
-Whose streams are open: a key has only so many, and each ends within seconds with the key or the session behind it.
+A key has only so many open streams, and each ends within seconds of the key or session behind it.
 One reader looks at all of them every `CHECK_S`: a query for the keys and one for the sessions, however many streams
 there are. So it sees what another process, or a command on the server's machine, has revoked.
 """

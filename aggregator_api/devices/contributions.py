@@ -1,14 +1,12 @@
 """What devices have in the sums of a continuous or a private federation, as rows, inside the caller's transaction.
 
-What each device has in the sums of a continuous federation, as rows, inside the caller's transaction.
-A change is a row whose `sha256` differs from `published_sha256`. A publication takes the changes that wait, computes
-Σ − old + new of their blobs, and settles them with the version's row. So the sum of the blobs that
+**In the clear.** A change is a row whose `sha256` differs from `published_sha256`. A publication takes the changes that
+wait, computes Σ − old + new of their blobs, and settles them with the version's row. So the sum of the blobs that
 `published_sha256` names is the newest version's sum, whatever was killed in between.
 
-Which devices' masked sums are in the newest version of a continuous federation, inside the caller's transaction.
-The server never has one device's sums. It keeps the number that each device gave to the sums that it added last; the
-number rises when they change. So the server can count the devices by which two sums differ. If these are fewer than
-`secure.min_devices`, the difference would reveal too much about them.
+**Under masks.** The server never has one device's sums. It keeps the number that each device gave to the sums that it
+added last; the number rises when they change. So the server can count the devices by which two sums differ. If these
+are fewer than `secure.min_devices`, the difference would reveal too much about them.
 
 A sum that came out impossible was seen all the same. Whoever is in it and not in a version since sits out until it has
 other sums: nothing that was seen is added to another sum, so no difference of sums shows a part of it.

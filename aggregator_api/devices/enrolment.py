@@ -1,6 +1,5 @@
 """How a device is enrolled: it shows a token and a key, an operator approves it, and it claims credentials.
 
-How a device comes in and is put out: it shows a token and a key, an operator approves it, it claims credentials.
 docs/rest.md describes the protocol. Rows first, then the broker's account: what fails in between is asked for again.
 """
 

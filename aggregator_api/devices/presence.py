@@ -1,20 +1,19 @@
 """Which devices are online, silent, or present twice.
 
-Where the devices are after the server was away: they say their status again, and who does not is offline.
-Devices have the broker retain nothing, so a server that comes back, or takes a federation over, asks: its announcement,
-which is retained, carries a new random text. A last will that was lost meanwhile is made up for by silence.
+**After a restart** devices report their status again; those that don't are offline. Devices have the broker retain
+nothing, so a server that comes back, or takes a federation over, asks: its announcement, which is retained, carries a
+new random text. A last will that was lost meanwhile is made up for by silence.
 
-Devices that are left out of rounds for a while, because they were invited and did not answer.
-A round misses them at its deadline. Without one, it misses those that it gives up (`rounds.deadlines.devices_gone`).
-After MAX_MISSED rounds in a row no round draws a device for FIRST_REST_S, after each further one for twice as long, up
-to MAX_REST_S. Then it is drawn again by itself, and an update that counts resets the count. The device keeps its
-keys, its model and its releases.
+**Silent devices** are left out of rounds for a while. A round misses them at its deadline. Without one, it misses those
+that it gives up (`rounds.deadlines.devices_gone`). After MAX_MISSED rounds in a row no round draws a device for
+FIRST_REST_S, after each further one for twice as long, up to MAX_REST_S. Then it is drawn again by itself, and an
+update that counts resets the count. The device keeps its keys, its model and its releases.
 
-Two programs under one device's name: a copied card, or a folder that was restored beside its original.
-A broker lets one in and cuts the other off, which comes back and does the same. Every run of an agent draws a session,
-a random text that its statuses carry with a rising number. A restart has a new one, and the old one is not heard again;
-so a session that was replaced and says something new is the sign of two programs. Duplicates, which a broker sends
-after a reconnect, carry a number that is known. Who came first stays, and the other is told to stop.
+**Two programs under one name**, such as a copied card: a broker lets one in and cuts the other off, which comes back and
+does the same. Every run of an agent draws a session, a random text that its statuses carry
+with a rising number. A restart has a new one, and the old one is not heard again; so a session that was replaced and
+says something new is the sign of two programs. Messages that a broker repeats after a reconnect carry a number that is
+known. The first program stays, and the server tells the other to stop.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Devices that take no part: suspended by the server, or refusing a plan that promises too little privacy.
 
-Devices that are left out of rounds, because what they send is refused again and again.
-A suspended device keeps its keys and its model; it is not invited, no round counts on it, and its updates are refused.
-Whoever operates the server lets it back.
+A device is suspended if what it sends is refused again and again. A suspended device keeps its keys and its model; it
+is not invited, no round counts on it, and its updates are refused. Whoever operates the server lets it back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Weights that a federation can start from: checkpoints that were uploaded, and how they are read.
 
-Checkpoints that an operator uploads, for a federation to start from: believed only once everything was checked.
-No row refers to one: it stays as long as a blob that nobody needs (`gc_grace_s`), in which a federation is created with
-it. What a federation starts from is in its own first version.
+An uploaded checkpoint is used only once everything in it was checked. No row refers to one: it stays as long as a blob
+that nobody needs (`gc_grace_s`), in which a federation is created with it. What a federation starts from is in its own
+first version.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Which of several server processes leads: leases in the database, and what a leader does.
 
-Row leases: for each federation one server process that drives it, until its lease runs out.
-A lease is a row with a holder and an expiry by the database's clock, so that the processes' own clocks do not matter.
-A lease that runs out later than any process would set it was written before that clock was set back, and counts as run
-out: what else would block its federation until the clock gets there?
-Free and expired rows are taken with FOR UPDATE SKIP LOCKED, so that no process waits for another one that is taking.
+One server process drives each federation, until its lease runs out. A lease is a row with a holder and an expiry by the
+database's clock, so that the processes' own clocks do not matter. A lease that runs out later than any process would
+set it was written before that clock was set back, and counts as run out: what else would block its federation until the
+clock gets there? Free and expired rows are taken with FOR UPDATE SKIP LOCKED, so that no process waits for another one
+that is taking.
 
-Which process drives a federation: the only one there is, or, of several, the one that holds its lease.
-The holder alone listens to the federation's devices, so the chunks of an update meet in one process; it alone
-announces and aggregates. Every process answers REST: what it changes it writes into the rows, and notifies the holder,
-which continues from them. Rows stay right whoever writes them, because writers come one after the other.
+The holder alone listens to the federation's devices, so the chunks of an update meet in one process; it alone announces
+and aggregates. Every process answers REST: what it changes it writes into the rows, and notifies the holder, which
+continues from them. Rows stay right whoever writes them, because writers come one after the other.
 
 If a holder dies, its leases run out, and another process reads back where the rows say that the rounds stand.
 """

@@ -1,13 +1,12 @@
 """Scores as rows: what devices measured in rounds, and of the versions that they adopted.
 
-Scores as rows: what all devices measured in a round, added up in the transaction that stores a report.
+They are added up in the transaction that stores a report.
 A device reports the figures of its task under the task's own names: `{metric}_before` of the model that it received,
 `{metric}_after` of the one that it trained, `{metric}_trivial` of the answer that needs no learning, `works_before` and
 `works_after`, and `class_{k}_after` for each class k. A row of `scores` holds the sums of one name over the devices of
 a round. Its columns from `measured` on count only the devices whose holdout can tell whether a model works: the scores
 of versions are made of them. What devices say of a round's model when they judge it has the name `JUDGED`.
 
-What devices make of models: which they adopt, which do not work there, and the score of a version that follows.
 The server has no windows. What it knows of a version is what devices with a holdout that can tell have measured.
 """
 

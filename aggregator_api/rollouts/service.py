@@ -1,7 +1,5 @@
 """What an operator does with rollouts: schedules of waves to choose from; start, pause, resume, halt.
 
-What an operator asks of releases, and the schedules of waves to choose from.
-Ready schedules of waves, from which an operator chooses instead of writing shares and seconds.
 A device judges a model on its own holdout within minutes of hearing of it, so a wave needs no longer than that to tell
 a model that works from one that does not; what only shows in use takes longer, which is what the careful one is for.
 """

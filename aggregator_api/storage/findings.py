@@ -1,6 +1,6 @@
 """Findings of a check of what the server keeps: damaged rows, and sums that are not their devices'.
 
-Whether the sums of a continuous federation's newest version are those that its rows tell of.
+The sums of a continuous federation's newest version must be those of its rows.
 In the clear they are added up again from devices' blobs and compared bit for bit. Of a secure sum single devices' sums
 are nowhere: it is held against what so many devices can add up to, and against whose sums the version has.
 """

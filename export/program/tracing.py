@@ -20,7 +20,7 @@ from export.program.manifest import DTYPES, IR_VERSION, OPSET, OUTPUT, TensorTyp
 from export.program.operators import emit
 from export.program.recorder import OperatorRecording, Traced, record
 from federation.records.tree import flatten
-from models.layers.channels_last import exporting
+from models.layers.exporting import exporting
 
 Tree = Mapping[str, Any]
 

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.channels_last import GROUP, Conv2d, FrozenBatchNorm, Norm, grouped_norm
+from models.layers.channels_last import Conv2d
 from models.layers.dropout import Dropout
+from models.layers.normalization import GROUP, FrozenBatchNorm, Norm, grouped_norm
 from models.model import Model, ModelOutput, Published, image_shape
 
 NORMS: dict[str, Norm] = {"group": grouped_norm, "frozen": FrozenBatchNorm}

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from models.errors import OptionError
-from models.layers.channels_last import FrozenBatchNorm, Norm
+from models.layers.normalization import FrozenBatchNorm, Norm
 from models.model import Model, ModelOutput, Published, image_shape
 
 _GROUPS = 32

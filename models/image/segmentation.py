@@ -25,7 +25,8 @@ from gaitway.tasks import TargetKind
 from models.errors import OptionError
 from models.image.mobilenet import QUARTER, check_width, convolution, inverted_residuals, norm_named, started
 from models.image.resnet import BasicBlock
-from models.layers.channels_last import GROUP, Conv2d, Norm, grouped_norm
+from models.layers.channels_last import Conv2d
+from models.layers.normalization import GROUP, Norm, grouped_norm
 from models.model import FeaturePlace, Model, ModelOutput, Published, image_shape
 
 

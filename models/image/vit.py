@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from models.errors import OptionError
 from models.layers.alp import AlpBlocks, BlockOptions, Transformer, entering
-from models.layers.dropout import Attention, Dropout, DropPath
+from models.layers.attention import Attention
+from models.layers.dropout import Dropout, DropPath
 from models.model import ModelOutput, image_shape
 
 # As many as the largest ViT has; options may come from outside.

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.layers.channels_last import is_exporting, reads_bytes
+from models.layers.exporting import is_exporting, reads_bytes
 
 KEYS = {True: 1 << 17, False: 1 << 22}
 """64-bit keys sorted at a time on the CPU, whose cache holds as many, and elsewhere, where launches cost more."""

@@ -28,7 +28,7 @@ from sim.experiment.networks import Architecture, assign_networks
 from sim.experiment.options import Holdout
 from sim.rounds.baselines import Baseline
 from sim.rounds.simulation import Simulation
-from sim.scores.diagnostics import adapt_head
+from sim.scores.adaptation import adapt_head
 from sim.scores.evaluation import ClientModel, plain, spread, total
 
 AS_RECORDED = "as_recorded"

@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from models import CheckpointError, Model, build
 from models.checkpoint import load_pretrained, read_weights
-from models.layers.channels_last import FrozenBatchNorm
+from models.layers.normalization import FrozenBatchNorm
 
 State = dict[str, Tensor]
 STAGES = ((1, 16, 1), (2, 32, 2), (3, 64, 2), (4, 128, 2))

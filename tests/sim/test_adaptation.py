@@ -7,7 +7,7 @@ import torch
 
 from federation.methods import METHODS
 from federation.records import Examples
-from sim.scores.diagnostics import adapt_head, confident_centroids
+from sim.scores.adaptation import adapt_head, confident_centroids
 from sim.scores.evaluation import ClientModel, Evaluator
 from tests.federation.federated import federation
 

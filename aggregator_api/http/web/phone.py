@@ -1,10 +1,10 @@
 """Files that pages load, and the page for phones.
 
-The phone's page: an installable app of static files that anybody may load; what it then asks needs a key.
-Its files lie below a folder that is named after the bytes of all of them. A page therefore never gets files of two
-versions, whatever was cached and whenever the server was upgraded: of another version than its own there are none.
+The phone's page is an installable app of static files that anybody may load; its requests need a key. Its files lie
+below a folder that is named after the bytes of all of them. A page therefore never gets files of two versions, whatever
+was cached and whenever the server was upgraded: of another version than its own there are none.
 
-The pages' files: styles, scripts and two vendored libraries, served under names that change with their bytes.
+Other pages' files are served under names that change with their bytes.
 Swagger UI at /docs comes from files of this package: no other server is asked, and their hashes are pinned.
 """
 

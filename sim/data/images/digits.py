@@ -1,19 +1,17 @@
 """MNIST, Fashion-MNIST and EMNIST, which are idx files.
 
-The idx format of MNIST, Fashion-MNIST and EMNIST: a magic number, big-endian sizes, then bytes.
-LeCun, Cortes, Burges, "The MNIST database of handwritten digits": 0, 0, 8 (unsigned byte), the number of dimensions,
-then that many sizes of four bytes.
+An idx file has a magic number, big-endian sizes, then bytes. LeCun, Cortes, Burges, "The MNIST database of handwritten
+digits": 0, 0, 8 (unsigned byte), the number of dimensions, then that many sizes of four bytes.
 
-MNIST and Fashion-MNIST: 70,000 grey images of 28 × 28, ten classes.
-LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition", Proc. IEEE 1998; Xiao, Rasul,
-Vollgraf, "Fashion-MNIST", 2017 (arXiv 1708.07747). Two forms: one .npz with clients and their test sets (every image of
-MNIST's t10k files is in it, so where it lies nothing else is read), or the four published idx files.
+MNIST and Fashion-MNIST: 70,000 grey images of 28 × 28, ten classes. LeCun, Bottou, Bengio, Haffner, "Gradient-based
+learning applied to document recognition", Proc. IEEE 1998; Xiao, Rasul, Vollgraf, "Fashion-MNIST", 2017 (arXiv
+1708.07747). Two forms: one .npz with clients and their test sets (every image of MNIST's t10k files is in it, so where
+it lies nothing else is read), or the four published idx files.
 
-FEMNIST as EMNIST letters: 145,600 grey images of 28 × 28, 26 letters (upper and lower case in one class).
-Cohen, Afshar, Tapson, van Schaik, "EMNIST: extending MNIST to handwritten letters", IJCNN 2017 (arXiv 1702.05373).
-The published files hold each image transposed, and count classes from 1. They do not say who wrote what.
-Differs from the papers: they use lower-case letters of NIST (Michieli and Ozay 2021: a to j) by writer; for writers see
-`femnist_leaf`.
+FEMNIST as EMNIST letters: 145,600 grey images of 28 × 28, 26 letters (upper and lower case in one class). Cohen,
+Afshar, Tapson, van Schaik, "EMNIST: extending MNIST to handwritten letters", IJCNN 2017 (arXiv 1702.05373). The
+published files hold each image transposed, and count classes from 1. They do not say who wrote what. Differs from the
+papers: they use lower-case letters of NIST (Michieli and Ozay 2021: a to j) by writer; for writers see `femnist_leaf`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Dots of up to many groups that can be told apart: a colour and a marker each, or a scale of colours.
+"""t-SNE maps of test features and class prototypes, coloured by class and by client.
 
-t-SNE maps of test features and class prototypes, coloured by class and by client.
 As figure 2 of Tan et al. 2022 (arXiv 2105.00243) and figure S3 of Michieli and Ozay 2021 (arXiv 2105.08982).
 """
 

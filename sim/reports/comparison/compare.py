@@ -1,6 +1,5 @@
-"""Writes a comparison: JSON, Markdown, one self-contained page, and its figures as PNG.
-
-The figures of a comparison: scores over rounds and over bytes, differences to the baseline, ranks over data sets.
+"""Writes a comparison: JSON, Markdown, one self-contained page, and its figures as PNG. Figures: scores over
+rounds and over bytes, differences to the baseline, ranks over data sets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which runs stand in one table, one row a configuration, and how each row compares with the baseline.
 
-Which runs stand in one table: the same test examples and family of models; and one row a configuration.
+Runs in one table have the same test examples and family of models.
 Table 1 of Ek et al. 2024 is the model: one row a method, mean ± std over clients, best and second marked.
 """
 

@@ -12,7 +12,7 @@ from federation.records import Examples
 from federation.records.tree import map_tree
 from federation.training.client_round import train_stacked
 from models.image.segmentation import SegmenterSmall
-from sim.scores.diagnostics import adapt_head
+from sim.scores.adaptation import adapt_head
 from sim.scores.evaluation import ClientModel
 from tests.federation.federated import SIZES, federation
 from tests.federation.methods.test_contract import as_tree, difference

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models import OptionError, build
 from models.image.vit import Patches
-from models.layers.dropout import Attention
+from models.layers.attention import Attention
 
 
 def count(model: nn.Module, kind: str = "") -> int:

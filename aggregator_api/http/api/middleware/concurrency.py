@@ -1,6 +1,6 @@
 """How many requests are worked on at once, and equal reads that one piece of work answers.
 
-How many requests are worked on at once, how many wait for it and for how long; one too many is told to come again.
+Only so many requests wait for their turn, and only so long; one too many gets 503 and when to come back.
 Requests that read, requests that write and what devices say have places of their own: where writers wait for a locked
 database, readers are still answered. A place is given back when the answer begins, so that slow readers of long
 answers hold none.

@@ -1,6 +1,7 @@
 """The folders and the configuration of a Mosquitto installation.
 
-The folders of an installation: what the broker, the server, the devices and the operator each need, and no more.
+Each of broker, server, devices and operator has what it needs, and no more:
+
 authority/  ca.key                         the operator's; neither broker nor server needs it
 broker/     ca.pem server.pem server.key mosquitto.conf data/dynamic-security.json
 server/     ca.pem server.toml mqtt_password broker_admin_password; https.pem https.key if it speaks HTTPS itself

@@ -1,6 +1,6 @@
 """Who may say what on which topic, and the accounts that a broker starts with.
 
-Who may say what on which topic, for Mosquitto's dynamic security plugin; everything else is denied.
+They are written for Mosquitto's dynamic security plugin; everything else is denied.
 The embedded broker reads the same rules, by `permits`.
 """
 
