@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+from http.client import HTTPException
 from pathlib import Path
 from typing import Annotated
 from urllib.error import HTTPError, URLError
@@ -69,8 +70,8 @@ def create_federation(
     """
     with cli_errors():
         settings = place.settings(port=port)
-        key = (key_file or settings.data_dir / OPERATOR_FILE).read_text().strip()
         body = {"name": name, "plan": read_plan(plan).model_dump(mode="json", exclude_unset=True)}
+        key = _read_key(key_file or settings.data_dir / OPERATOR_FILE)
         _post(settings, "/v1/federations", key, json.dumps(body).encode())
     typer.echo(f"{name}: created; `tokens create --federation {name}` lets a device in")
 
@@ -102,6 +103,20 @@ def delete_federation(
     typer.echo(f"{federation}: {in_words(found.rows)} deleted; `gc` frees the disk")
 
 
+def _read_key(path: Path) -> str:
+    try:
+        key = path.read_text("ascii").strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a text of ASCII"
+        raise ConfigError(
+            f"no operator's key in {path}: {reason}; `serve` writes one at its first start. Name the server's folder "
+            "by --data-dir, or another key by --key-file"
+        ) from error
+    if not key.isprintable() or not key:
+        raise ConfigError(f"no operator's key in {path}: expected one line of text")
+    return key
+
+
 def _post(settings: Settings, path: str, key: str, body: bytes) -> None:
     """Ask the server of this machine.
 
@@ -119,8 +134,16 @@ def _post(settings: Settings, path: str, key: str, body: bytes) -> None:
     try:
         urlopen(request, timeout=TIMEOUT_S, context=trust).close()
     except HTTPError as error:
-        problem = json.loads(error.read() or b"{}")
-        raise ConfigError(f"the server refuses it: {problem.get('detail', error.reason)}") from error
-    except (URLError, TimeoutError) as error:
+        raise ConfigError(f"the server refuses it: {_detail(error)}") from error
+    except (URLError, HTTPException, TimeoutError) as error:
         reason = getattr(error, "reason", error)
         raise UnavailableError(f"no server answers at {settings.own_url}: {reason}; start it with `serve`") from error
+
+
+def _detail(error: HTTPError) -> str:
+    """Return the server's own words, or the status of what is not Gaitway's server."""
+    try:
+        with error:
+            return str(json.loads(error.read(100_000))["detail"])[:2000]
+    except (ValueError, KeyError, TypeError):
+        return f"{error.code} {error.reason}"

@@ -9,11 +9,11 @@ that it gives up (`rounds.deadlines.devices_gone`). After MAX_MISSED rounds in a
 FIRST_REST_S, after each further one for twice as long, up to MAX_REST_S. Then it is drawn again by itself, and an
 update that counts resets the count. The device keeps its keys, its model and its releases.
 
-**Two programs under one name**, such as a copied card: a broker lets one in and cuts the other off, which comes back and
-does the same. Every run of an agent draws a session, a random text that its statuses carry
-with a rising number. A restart has a new one, and the old one is not heard again; so a session that was replaced and
-says something new is the sign of two programs. Messages that a broker repeats after a reconnect carry a number that is
-known. The first program stays, and the server tells the other to stop.
+**Two programs under one name**, such as a copied card: a broker lets one in and cuts the other off, which comes back
+and does the same. Every run of an agent draws a session, a random text that its statuses carry with a rising number.
+A restart has a new one, and the old one is not heard again; so a session that was replaced and says something new is
+the sign of two programs. Messages that a broker repeats after a reconnect carry a number that is known. The first
+program stays, and the server tells the other to stop.
 """
 
 from __future__ import annotations

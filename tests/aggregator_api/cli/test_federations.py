@@ -78,3 +78,46 @@ def test_a_new_server_lists_no_federation_and_no_key(tmp_path: Path) -> None:
     RUNNER.invoke(app, ["migrate", *where])
     for command in ("federations", "keys"):
         assert json.loads(RUNNER.invoke(app, [command, "list", "--json", *where]).stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [(None, "No such file or directory"), (b"", "expected one line"), (b"a\nb", "one line"), (b"\xff\xfe", "ASCII")],
+)
+def test_a_key_that_cannot_be_one_is_refused_with_advice(words: list[str], key: bytes | None, reason: str) -> None:
+    path = Path(words[-1]) / "operator.key"
+    path.unlink()
+    if key is not None:
+        path.write_bytes(key)
+    done = RUNNER.invoke(app, words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: no operator's key in {path}: ")
+    assert reason in done.stderr
+
+
+class Stranger(StandIn):
+    """Another program at the server's port, which answers with a page."""
+
+    def do_POST(self) -> None:
+        self.send_response(404)
+        self.end_headers()
+        self.wfile.write(b"<html>not here</html>")
+
+
+class Rude(StandIn):
+    """Another program at the server's port, which doesn't speak HTTP."""
+
+    def do_POST(self) -> None:
+        self.wfile.write(b"220 mail.example ESMTP\r\n")
+
+
+@pytest.mark.parametrize(("other", "reason"), [(Stranger, "404 Not Found"), (Rude, "220 mail.example")])
+def test_what_is_not_the_server_is_told_in_a_sentence(
+    words: list[str], server: HTTPServer, monkeypatch: pytest.MonkeyPatch, other: type[StandIn], reason: str
+) -> None:
+    monkeypatch.setattr(server, "RequestHandlerClass", other)
+    monkeypatch.setenv("GAITWAY_PORT", str(server.server_port))
+    done = RUNNER.invoke(app, words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert reason in done.stderr
