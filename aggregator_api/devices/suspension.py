@@ -27,6 +27,8 @@ from federation.rounds import server_round
 from federation.rounds.progress import is_to_suspend, refused_updates
 from federation.rounds.server_round import quorum
 
+log = logging.getLogger(__name__)
+
 
 def count_refused(
     session: Session, federation: FederationRow, device: DeviceRow, settings: RoundSettings, number: int, reason: str
@@ -125,9 +127,6 @@ def count_suspended(session: Session, federation: FederationRow) -> int:
     """Count the devices that are suspended and were not revoked."""
     query = select(func.count()).select_from(DeviceRow).where(DeviceRow.federation_id == federation.id)
     return session.scalar(query.where(DeviceRow.suspended_at.is_not(None), DeviceRow.enrolment != "revoked")) or 0
-
-
-log = logging.getLogger(__name__)
 
 
 class RefusalCount(NamedTuple):

@@ -26,6 +26,8 @@ from aggregator_api.http.api.connections import BACKLOG, Connection, ConnectionL
 from aggregator_api.http.app import create_app
 from aggregator_api.storage.outages import FolderLock, require_folder
 
+log = logging.getLogger(__name__)
+
 GRACE_S = 2
 """For requests at hand once the server stops; what is being downloaded or sent is resumed at its next start."""
 MAX_FILES = 65_536
@@ -142,8 +144,6 @@ def _raise_open_files() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
-
-log = logging.getLogger(__name__)
 
 REFRESH_S = 60
 """How often the files are looked at."""

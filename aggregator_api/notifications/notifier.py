@@ -30,6 +30,8 @@ from aggregator_api.storage.db.models import AuditRow, FederationRow
 from aggregator_api.storage.outages import failures
 from gaitway.threads import SupervisedThread
 
+log = logging.getLogger(__name__)
+
 SEND, FAIL, RESOLVE = "notifications.send", "notifications.fail", "notifications.resolve"
 RANKS = {"error": 0, "warning": 1, "note": 2}
 """How urgent a state is: what has become worse is told again, what has become better is not."""
@@ -89,8 +91,6 @@ class Told:
         audit.record(session, action, actor="server", federation=federation, detail=f"{self._channel} {state} {thing}")
         self.read_on(session)
 
-
-log = logging.getLogger(__name__)
 
 PERIOD_S = 20.0
 HOLD_S = 60.0

@@ -26,6 +26,8 @@ from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.audit import Intent
 from aggregator_api.storage.db.database import Database
 
+log = logging.getLogger(__name__)
+
 
 class FailedDelivery(NamedTuple):
     """The last notification of a channel, which nobody took."""
@@ -64,8 +66,6 @@ class DeliveryLog:
 
 deliveries = DeliveryLog()
 
-
-log = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
 ADDRESSES = 32

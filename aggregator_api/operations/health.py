@@ -27,6 +27,8 @@ from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import CredentialRow, EnrolmentTokenRow, FederationRow
 from aggregator_api.storage.outages import failures
 
+log = logging.getLogger(__name__)
+
 NO_BROKER = "the broker is not connected"
 """The problem of that name, by which others find what to say of it."""
 MIN_FREE_BYTES = 64 << 10
@@ -113,8 +115,6 @@ class Readiness:
         needed = max(settings.min_free_bytes, MIN_FREE_BYTES)
         return "" if free >= needed else f"the disk is full: {free:,} bytes are left, {needed:,} are needed"
 
-
-log = logging.getLogger(__name__)
 
 SCOPES = ("operator", "read", "device")
 

@@ -29,6 +29,8 @@ from aggregator_api.storage.outages import failures
 from gaitway.logs import about
 from gaitway.threads import SupervisedThread
 
+log = logging.getLogger(__name__)
+
 _ROWS = text(
     "INSERT INTO leases (federation_id, holder, expires_at, notifications) SELECT f.id, '', 0, 0 FROM federations f "
     "WHERE NOT EXISTS (SELECT 1 FROM leases l WHERE l.federation_id = f.id) ON CONFLICT DO NOTHING"
@@ -96,8 +98,6 @@ class Leases:
         with self._engine.begin() as connection:
             connection.execute(_RELEASE, self._holder)
 
-
-log = logging.getLogger(__name__)
 
 POLL_S = 0.5
 RENEWALS = 4

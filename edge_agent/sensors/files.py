@@ -20,6 +20,8 @@ from har_pipeline.description import DescribedFile, DescribedFiles, Description,
 from har_pipeline.description.sessions import recordings
 from har_pipeline.readers import APPS
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class FileGroup(Part):
@@ -100,9 +102,6 @@ def find_file_groups(description: Description, path: Path) -> Iterator[FileGroup
 
 def _is_packed(file: DescribedFile) -> bool:
     return file.path.name != Path(file.name).name
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from gaitway.files import opener
 from gaitway.threads import SupervisedThread
 from har_pipeline import Window
 
+log = logging.getLogger(__name__)
+
 FILE_NAME = "live.json"
 MAX_QUEUED = 64
 """Windows that wait; where the model is slower than the sensor, older ones are passed over."""
@@ -209,8 +211,6 @@ def describe_live(folder: Path) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
-
-log = logging.getLogger(__name__)
 
 KEEP_EVERY_S = 30.0
 MAX_SUMS = 1000

@@ -34,6 +34,8 @@ from federation.rounds.server_round import RoundPhase
 from federation.tasks import Task
 from gaitway.logs import about
 
+log = logging.getLogger(__name__)
+
 EXCLUDED = "excluded"
 """Status of an update that a round has accepted, and not used in the end."""
 
@@ -85,8 +87,6 @@ def _in_words(claimed: Mapping[str, int], capped: Mapping[str, int]) -> str:
 def _read(norms: dict[str, Any] | None) -> RoundNorms:
     return {group: Typical(norm["median"], norm["updates"]) for group, norm in (norms or {}).items()}
 
-
-log = logging.getLogger(__name__)
 
 Norms = dict[str, float]
 

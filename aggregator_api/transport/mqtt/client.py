@@ -20,6 +20,8 @@ from aggregator_api.transport.mqtt.inbox import Message
 from federation.protocol import topics
 from gaitway.threads import guarded
 
+log = logging.getLogger(__name__)
+
 
 class Transport(Protocol):
     """A connection to a broker that keeps itself up."""
@@ -50,8 +52,6 @@ class Transport(Protocol):
 Connect = Callable[[Settings, Callable[[Message], None], Callable[[], None]], Transport]
 """Makes a transport from the settings, what takes a message, and what to call after each connection."""
 
-
-log = logging.getLogger(__name__)
 
 QOS = 1
 KEEPALIVE_S = 30

@@ -32,6 +32,8 @@ from edge_agent.storage.credentials import Login, login, read_credentials
 from gaitway.secret_fields import revealed
 from har_pipeline.apps.export import ActivityWords
 
+log = logging.getLogger(__name__)
+
 MAX_QUEUED = 16
 """Messages that wait for the collecting thread; as arrays at most 640 kB each."""
 TAKEOVER_AFTER_S = 30.0
@@ -210,8 +212,6 @@ class _Request(BoundedRequest):
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: the path holds the token."""
 
-
-log = logging.getLogger(__name__)
 
 MAX_WAIT_S = 60
 

@@ -24,6 +24,8 @@ from aggregator_api.http.queries.resources import Problem
 from aggregator_api.storage.outages import Outage, failures, outage_of
 from gaitway.plain_text import cleaned
 
+log = logging.getLogger(__name__)
+
 MEDIA_TYPE = "application/problem+json"
 
 
@@ -138,9 +140,6 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 def _where(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in location if part != "body") or "body"
-
-
-log = logging.getLogger(__name__)
 
 
 class FailedRequests:
