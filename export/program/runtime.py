@@ -133,7 +133,7 @@ def checked(values: Mapping[str, NDArray[Any]], types: Mapping[str, TensorType],
         value = values[name]
         if value.dtype.name != kind.dtype or value.shape != kind.shape:
             raise ProgramError(
-                f"{what}: {name!r} came as {value.dtype} {value.shape}; expected {kind.dtype} {kind.shape}"
+                f"{what}: {name!r} is {value.dtype} {value.shape}; expected {kind.dtype} {kind.shape}"
             )
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise ProgramError(f"{what}: {name!r} holds NaN or infinity")

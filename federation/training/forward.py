@@ -154,7 +154,7 @@ def network_input(x: Tensor, moments: Moments | None) -> Tensor:
         return x
     if moments is None:
         raise SettingsError(
-            f"examples came as bytes {tuple(x.shape)}, and nothing says how they are normalized; give the channels' "
+            f"examples are bytes {tuple(x.shape)}, and nothing says how they are normalized; give the channels' "
             "moments (Setup.moments) with them, or numbers"
         )
     return moments.normalized(x)

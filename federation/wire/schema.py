@@ -80,6 +80,6 @@ def check_tree(tree: Tree, schema: Schema) -> None:
         found_spec = spec_of(flat[name])
         if found_spec != spec:
             found = f"{found_spec.dtype} {found_spec.shape}"
-            raise UpdateError(f"tensor {name!r} came as {found}, not {spec.dtype} {spec.shape}")
+            raise UpdateError(f"tensor {name!r} is {found}, not {spec.dtype} {spec.shape}")
         if found_spec.dtype.is_floating_point and not _finite(flat[name]):
             raise UpdateError(f"tensor {name!r} holds NaN or infinity")

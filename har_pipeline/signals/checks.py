@@ -129,7 +129,7 @@ class SignalChecks:
         """Say why a client has no window: one sensor only, clocks that never meet, the time unit, or gaps."""
         sensors = self._tallies.get(client, {})
         return Finding(
-            "error", "no_windows", client, "", f"no window came of it: {_reason(sensors, window_s, max_gap_s)}"
+            "error", "no_windows", client, "", f"no window results: {_reason(sensors, window_s, max_gap_s)}"
         )
 
     @property

@@ -203,7 +203,7 @@ def test_times_in_another_unit_give_no_window_and_the_reason() -> None:
     recognizer = Recognizer(SESSION, SampleUnits(time="ms"), live=False, on_warning=said.append)
     times = np.arange(0, 20, 0.01)
     assert recognizer.push(times, motion(times), rotation(times)) + recognizer.flush() == []
-    assert any(words.startswith("no window came of it") and "Set the unit of time" in words for words in said)
+    assert any(words.startswith("no window results") and "Set the unit of time" in words for words in said)
 
 
 def test_a_clock_that_is_set_back_begins_anew_and_says_so_once() -> None:

@@ -266,7 +266,7 @@ def wrong_direction(batch: SampleBatch) -> str:
     """Say what is wrong with gravity while the phone lies flat, screen up; `batch` is signed already."""
     found = batch.motion.get("gravity") or batch.motion.get("totalacceleration")
     if found is None:
-        return "calibrate: no gravity came with the annotation; switch on Accelerometer and Gravity, and try again"
+        return "calibrate: the annotation has no gravity; switch on Accelerometer and Gravity, and try again"
     x, y, z = found.values.mean(axis=0)
     if z <= -MIN_FLAT_GRAVITY:
         return (

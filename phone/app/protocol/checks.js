@@ -7,7 +7,7 @@ import { WireError } from "./errors.js";
 /** @param {string} at @param {string} expected @param {unknown} value @returns {never} */
 function refuse(at, expected, value) {
   const received = value === undefined ? "nothing" : (JSON.stringify(value) ?? String(value)).slice(0, 80);
-  throw new WireError(`${at || "the message"}: expected ${expected}, and ${received} came`);
+  throw new WireError(`${at || "the message"}: expected ${expected}, got ${received}`);
 }
 
 /** @param {number} max characters @param {RegExp} [pattern] @returns {Check<string>} */

@@ -76,7 +76,7 @@ export function decoded(file, limitBytes) {
   const found = {};
   for (const [name, { dtype, shape }] of tensors.places) {
     const held = HELD.find(([code]) => code === dtype);
-    if (!held) throw new WireError(`tensor ${JSON.stringify(name.slice(0, 64))} came as ${dtype}, which is not read here`);
+    if (!held) throw new WireError(`tensor ${JSON.stringify(name.slice(0, 64))} is ${dtype}, which can't be read here`);
     found[name] = { shape, data: new held[1](tensors.bytes(name, dtype, shape)) };
   }
   return found;

@@ -51,7 +51,7 @@ class LabelledImages:
     def __post_init__(self) -> None:
         """Refuse parts that do not fit each other; raises SourceError."""
         if self.x.dtype != np.uint8 or self.x.ndim != 4:
-            raise SourceError(f"images came as {self.x.dtype} {self.x.shape}; expected uint8 (n, channels, h, w)")
+            raise SourceError(f"images are {self.x.dtype} {self.x.shape}; expected uint8 (n, channels, h, w)")
         dealt = None if self.partition_targets is None else self.partition_targets.y
         parts = (self.x, self.y, self.train, self.client, dealt, self.validation)
         lengths = {len(part) for part in parts if part is not None}
@@ -67,7 +67,7 @@ class LabelledImages:
     def _check_masks(self) -> None:
         if self.y.dtype != np.uint8 or self.y.shape[1:] != self.x.shape[2:]:
             raise SourceError(
-                f"masks came as {self.y.dtype} {self.y.shape[1:]} for images of {self.x.shape[2:]}; expected uint8 of "
+                f"masks are {self.y.dtype} {self.y.shape[1:]} for images of {self.x.shape[2:]}; expected uint8 of "
                 "the same height and width"
             )
 

@@ -148,7 +148,7 @@ def test_a_damaged_or_foreign_broadcast_is_refused(device: Path) -> None:
     damaged.write_bytes(job.broadcast.read_bytes()[:-1] + b"\x01")
     with pytest.raises(JobError, match="damaged"):
         trainer.build_context(job.model_copy(update={"broadcast": damaged}))
-    with pytest.raises(UnusableModelError, match="came as"):
+    with pytest.raises(UnusableModelError, match=" is "):
         trainer.build_context(job.model_copy(update={"network": make_plan(hidden=24).model}))
 
 

@@ -43,7 +43,7 @@ def test_numbers_stay_and_bytes_without_moments_are_refused() -> None:
     windows = torch.randn(2, 128, 6)
     assert network_input(windows, None) is windows
     assert network_input(windows, MOMENTS) is windows
-    with pytest.raises(SettingsError, match=r"came as bytes \(2, 3, 4, 4\), and nothing says how they are normalized"):
+    with pytest.raises(SettingsError, match=r"are bytes \(2, 3, 4, 4\), and nothing says how they are normalized"):
         network_input(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), None)
 
 

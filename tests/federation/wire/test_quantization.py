@@ -169,12 +169,12 @@ SCALES = math.ceil(600 / BLOCK)
         (lying("scales", torch.full((SCALES,), 3e38)), "'params/w' holds NaN or infinity"),  # 127 · 3e38 overflows
         (
             lying("scales", torch.ones(SCALES + 1)),
-            "'scales/params/w' came as torch.float32 .4,., not torch.float32 .3,.",
+            "'scales/params/w' is torch.float32 .4,., not torch.float32 .3,.",
         ),
-        (lying("scales", torch.ones(SCALES).double()), "'scales/params/w' came as torch.float64"),
+        (lying("scales", torch.ones(SCALES).double()), "'scales/params/w' is torch.float64"),
         (lying("scales", None), "'scales/params/w' of shape .3,. is missing"),
-        (lying("values", torch.ones(20, 30)), "'values/params/w' came as torch.float32"),
-        (lying("values", torch.ones(30, 20).to(torch.int8)), "'values/params/w' came as torch.int8 .30, 20."),
+        (lying("values", torch.ones(20, 30)), "'values/params/w' is torch.float32"),
+        (lying("values", torch.ones(30, 20).to(torch.int8)), "'values/params/w' is torch.int8 .30, 20."),
         (lying("values", None), "'values/params/w' of shape .20, 30. is missing"),
         (UPLOAD, "unexpected tensor 'params/w'; did you mean 'values/params/w'"),
     ],

@@ -160,8 +160,8 @@ def broken(**changes: torch.Tensor | None) -> dict[str, dict[str, torch.Tensor]]
     ("tree", "message"),
     [
         (broken(**{"a.weight": None}), "'params/a.weight' of shape .2, 3. is missing"),
-        (broken(**{"a.weight": torch.ones(3, 2)}), "came as torch.float32 .3, 2., not torch.float32 .2, 3."),
-        (broken(**{"a.weight": torch.ones(2, 3).double()}), "came as torch.float64"),
+        (broken(**{"a.weight": torch.ones(3, 2)}), "is torch.float32 .3, 2., not torch.float32 .2, 3."),
+        (broken(**{"a.weight": torch.ones(2, 3).double()}), "is torch.float64"),
         (broken(**{"a.weight": torch.full((2, 3), torch.nan)}), "NaN or infinity"),
         (
             broken(**{"a.weights": torch.ones(1)}),

@@ -244,7 +244,7 @@ def test_masks_of_another_size_and_labels_that_are_unknown_are_refused() -> None
     given = images()
     for wrong, words in (
         ({"y": given.y[:, :8]}, "expected uint8 of the same height and width"),
-        ({"y": given.y.astype(np.int64)}, "masks came as int64"),
+        ({"y": given.y.astype(np.int64)}, "masks are int64"),
         (
             {"partition_targets": PartitionTargets(np.full(40, 2), ("left", "right"))},
             "labels from 2 to 2; expected 0 to 1",

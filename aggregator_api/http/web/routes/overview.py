@@ -141,7 +141,7 @@ def compare(request: Request, database: DatabaseDep, caller: CallerDep, names: N
     """Show federations side by side; the first is what the others are held against."""
     wanted = list(dict.fromkeys(name for name in names or [] if name))
     if len(wanted) > MAX_COMPARED:
-        raise UnprocessableError(f"federation: {len(wanted)} came, at most {MAX_COMPARED} are compared at a time")
+        raise UnprocessableError(f"federation: got {len(wanted)}; expected at most {MAX_COMPARED}")
     if caller.federation is not None and set(wanted) - {caller.federation}:
         raise ForbiddenError(f"the key {caller.id} is for the federation {caller.federation!r} alone")
     with database.read() as session:
