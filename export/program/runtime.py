@@ -132,9 +132,7 @@ def checked(values: Mapping[str, NDArray[Any]], types: Mapping[str, TensorType],
             raise ProgramError(f"{what} lacks {name!r} of shape {kind.shape}")
         value = values[name]
         if value.dtype.name != kind.dtype or value.shape != kind.shape:
-            raise ProgramError(
-                f"{what}: {name!r} is {value.dtype} {value.shape}; expected {kind.dtype} {kind.shape}"
-            )
+            raise ProgramError(f"{what}: {name!r} is {value.dtype} {value.shape}; expected {kind.dtype} {kind.shape}")
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise ProgramError(f"{what}: {name!r} holds NaN or infinity")
     return {name: np.asarray(values[name], order="C") for name in types}

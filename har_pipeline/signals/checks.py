@@ -128,9 +128,7 @@ class SignalChecks:
     def no_windows(self, client: str, window_s: float, max_gap_s: float) -> Finding:
         """Say why a client has no window: one sensor only, clocks that never meet, the time unit, or gaps."""
         sensors = self._tallies.get(client, {})
-        return Finding(
-            "error", "no_windows", client, "", f"no window results: {_reason(sensors, window_s, max_gap_s)}"
-        )
+        return Finding("error", "no_windows", client, "", f"no window results: {_reason(sensors, window_s, max_gap_s)}")
 
     @property
     def _is_without_gravity(self) -> bool:
