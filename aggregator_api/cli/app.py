@@ -150,7 +150,7 @@ def migrate(place: ServerPlace = HERE) -> None:
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     place: ServerPlace = HERE,
-) -> None:
+) -> dict[str, int]:
     """Remove blobs that nothing refers to and that are older than `gc_grace_s`; the server does it as well.
 
     Example: `python -m aggregator_api gc --dry-run --data-dir runs/server`
@@ -163,6 +163,7 @@ def gc(
         with database_of(settings) as database:
             found = collect(database, BlobStore(settings.blobs), grace_s=settings.gc_grace_s, dry_run=dry_run)
     typer.echo(f"{found.blobs} blobs of {found.size:,} bytes {'would be' if dry_run else 'were'} removed")
+    return {"blobs": found.blobs, "bytes": found.size}
 
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="File to write; else the terminal.")]

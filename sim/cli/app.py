@@ -44,15 +44,17 @@ def analyse(
             "their scores over the options that they differ in."
         ),
     ] = None,
-) -> None:
+) -> list[str]:
     """Look behind the scores: t-SNE, prototypes, attention, margins, entropy maps, loss, gradients, MMD and FFD.
 
     For example: python -m sim analyse runs/motionsense-fedali --data-root ../shared/data
     --centralized runs/motionsense-centralized --against runs/motionsense-fedavg
     """
     with cli_errors():
-        for page in _pages(runs, data_root, cache or default_cache_dir(), centralized, against, together):
-            console.print(f"Analysis: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
+        pages = _pages(runs, data_root, cache or default_cache_dir(), centralized, against, together)
+    for page in pages:
+        console.print(f"Analysis: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
+    return [*map(str, pages)]
 
 
 def _pages(

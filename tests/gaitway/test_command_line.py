@@ -38,6 +38,11 @@ def app() -> CommandLine:
         print(json.dumps(["result"]))
 
     @made.command()
+    def count() -> dict[str, int]:
+        print("three were found")
+        return {"found": 3}
+
+    @made.command()
     def delete(yes: bool = False) -> None:
         typer.confirm("Delete?")
 
@@ -71,6 +76,28 @@ def test_a_quiet_command_prints_its_json_or_nothing(app: CommandLine, words: str
     done = CliRunner().invoke(app, ["show", *words.split()])
     assert (done.exit_code, done.stdout, done.stderr) == (0, out, "")
     assert not Console.is_silenced
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [("", "three were found\n"), ("--json", '{\n  "found": 3\n}\n'), ("-q --json", '{\n  "found": 3\n}\n')],
+)
+def test_a_command_that_returns_its_result_prints_it_as_json(app: CommandLine, words: str, out: str) -> None:
+    done = CliRunner().invoke(app, ["count", *words.split()])
+    assert (done.exit_code, done.stdout, done.stderr) == (0, out, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("show --wrong", "No such option: --wrong. See `main show -h`"),
+        ("sho", "No such command 'sho'. Did you mean 'show'? See `main -h`"),
+        ("--wrong", "No such option: --wrong. See `main -h`"),
+    ],
+)
+def test_a_wrong_word_is_an_error_like_all_others(app: CommandLine, words: str, reason: str) -> None:
+    done = CliRunner().invoke(app, words.split(), prog_name="main")
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"error: {reason}\n")
 
 
 def test_a_quiet_command_does_not_ask(app: CommandLine) -> None:
