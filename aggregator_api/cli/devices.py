@@ -32,6 +32,11 @@ from aggregator_api.devices.service import DeviceTags
 from aggregator_api.storage.db.models import DeviceRow, FederationRow
 
 app = new_app("List, approve, remove and group devices of federations.")
+app.later(
+    "delete",
+    "aggregator_api.cli.storage:delete_device",
+    "Delete a device with all that it said, sent and measured, and its account; the audit's entries stay.",
+)
 Names = Annotated[list[str], typer.Argument(help="Names of devices.", metavar="DEVICE…")]
 
 

@@ -152,7 +152,7 @@ def fsck(
     as_json: JsonOption = False,
     place: ServerPlace = HERE,
 ) -> None:
-    """Check the database, every blob that it needs, the open rounds and the partial uploads; ends with 1 for problems.
+    """Check the database, every blob that it needs, open rounds and partial uploads; ends with 1 for problems.
 
     Example: `python -m aggregator_api fsck --data-dir runs/server`
     """
