@@ -130,11 +130,11 @@ def _run(name: str, words: list[str]) -> None:
         _fail(f"`gaitway {name}` needs {error.name}, which is not installed: {install_command(program.extra)}")
     from typer.main import get_command  # there with every program
 
-    from gaitway.command_line import Group
+    from gaitway.command_line import CommandGroup
 
     command = get_command(module.app)
     _name_programs(command)
-    Group.rename = staticmethod(_name_programs)
+    CommandGroup.rename = staticmethod(_name_programs)
     run_program(command, words, prog_name=f"gaitway {name}")
 
 

@@ -20,7 +20,7 @@ from gaitway.interrupts import loading
 from gaitway.terminal import Console, print_error
 
 UsageError: Any = typer.BadParameter.__bases__[0]
-"""Typer's own, or that of the click that older versions of typer take."""
+"""Of the click that typer brings, and does not export."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but errors, or with --json nothing but the JSON.")
@@ -77,7 +77,7 @@ class LaterCommands(dict[str, Any]):
         return [(name, self[name]) for name in self]
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Commands whose wrong options are errors like all others: one line on standard error."""
 
     later: ClassVar[Mapping[str, LaterCommand]] = {}
@@ -135,7 +135,7 @@ class CommandLine(typer.Typer):
     def __init__(self, **settings: Any) -> None:
         context = {"help_option_names": ["-h", "--help"]}
         self._later: dict[str, LaterCommand] = {}
-        group = type("Group", (Group,), {"later": self._later})
+        group = type("CommandGroup", (CommandGroup,), {"later": self._later})
         settings = {"cls": group, "no_args_is_help": True, "add_completion": False, **settings}
         super().__init__(context_settings=context, **settings)
 
