@@ -99,7 +99,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: p
             "epochs: expected a whole number",
         ),
         (["--set", "holdout.epochs=3"], "--set holdout.epochs: there is no --holdout to set it of"),
-        (["--scale", "0"], "scale: expected more than 0 (came: 0.0)"),
+        (["--scale", "0"], "scale: expected more than 0 (got 0.0)"),
         (["--init", "nothing.safetensors"], "no such file; expected a checkpoint of `sim pretrain`"),
         (["--set", "partition.alpha=1"], "--set partition.alpha: there is no --partition to set it of"),
         (["--partition", "dirichlet", "--set", "partition.beta=1"], "unknown option of the partition dirichlet 'beta'"),
