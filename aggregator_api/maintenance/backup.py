@@ -73,7 +73,7 @@ class BackupDescription(BaseModel):
 
 
 def back_up(settings: Settings, out: Path, *, authority_keys: bool = False) -> BackupResult:
-    """Copy a server's data, which may be running, into a folder that `restore` brings a server back from.
+    """Back up a server, which may be running, into a folder that `restore` reads.
 
     Raises:
         ConfigError: for a database that is not there, or a blob store that has its own way of being backed up.

@@ -97,7 +97,7 @@ class Announcer:
         return self._orders.get(name)
 
     def renewal_is_due(self) -> bool:
-        """Say once per half lifetime that everything must be announced again."""
+        """Return True once per half lifetime, when everything must be announced again."""
         return self._signer.renewal_is_due()
 
     def _publish(

@@ -210,8 +210,8 @@ def test_what_is_no_image_is_refused_in_words(tmp_path: Path, exported: Exported
     (tmp_path / "a.png").write_bytes(b"no image")
     code, said = run("predict", exported.file, tmp_path / "a.png")
     assert code == 2
-    assert "a.png is no image that can be read: it begins with b'no image'; expected one of JPEG" in said
-    with pytest.raises(InputError, match="no image that can be read"):
+    assert "a.png isn't a readable image: it begins with b'no image'; expected one of JPEG" in said
+    with pytest.raises(InputError, match="a readable image"):
         read_image(tmp_path / "none.png")
     with pytest.raises(InputError, match=r"labels \(16,\): expected \(16, 18, 26\)"):
         export_onnx(

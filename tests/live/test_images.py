@@ -80,7 +80,7 @@ def test_two_devices_learn_their_images_together(tmp_path: Path) -> None:
         score = here.get("/v1/federations/live/models/2")["score"]
         doctor = said(configs[0], "doctor")
     assert "181 images below" in doctor
-    assert "torn.png is no image that can be read" in doctor
+    assert "torn.png isn't a readable image" in doctor
     assert score["metric"] == "macro_f1"
     assert score["value"] > 0.8 > 0.5 > score["trivial"]
     for device, config in zip(DEVICES, configs, strict=True):

@@ -96,7 +96,7 @@ def test_a_stream_goes_on_after_the_event_that_a_device_has_seen(server: Server)
 def test_a_device_speaks_and_listens_under_its_own_name_alone(server: Server) -> None:
     device, other = server.enrolled("a"), server.enrolled("b")
     stream = server.url + stream_path(FEDERATION, "b")
-    for key, words in ((device.key, "this is said by 'b' alone"), (server.operator_key(), "this needs device")):
+    for key, words in ((device.key, "only 'b' may send this"), (server.operator_key(), "this needs device")):
         for answer in (
             device.post(topics.status(FEDERATION, "b"), b"{}", key=key),
             device.post(topics.update(FEDERATION, "b", "u", "begin"), b"{}", key=key),

@@ -146,7 +146,7 @@ def test_the_tokens_come_as_csv_too_and_a_file_is_never_overwritten(folder: Path
     assert read_enrolment_uri(row["uri"]).token == row["token"]
     again = enrol(folder, "device\nphone2\n", out)
     assert again.exit_code == 2
-    assert "is there already, and may hold tokens" in again.stderr
+    assert "already exists and may hold tokens" in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -407,7 +407,7 @@ def test_what_a_command_starts_and_halts_the_running_server_announces(fleet: Fle
     fleet.runtime.coordinator.on_connected()  # as at the start of every server
     assert (
         run("start", "--version", "1", "--tag", "pilot")
-        == "rollout 1, version 1, pilot first: 1 devices in its first wave\n"
+        == "rollout 1, version 1, pilot first: 1 devices in the first wave\n"
     )
     fleet.wait(0)  # unless the server's own tick has come before
     assert fleet.order().candidate is not None

@@ -185,7 +185,7 @@ def test_the_broker_lets_in_whom_it_knows(tmp_path: Path) -> None:
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
                         break
                 time.sleep(0.05)
-            for password, level, words in (("right", Level.OK, "lets d1 in"), ("wrong", Level.FAILURE, "refuses d1")):
+            for password, level, words in (("right", Level.OK, "accepts d1"), ("wrong", Level.FAILURE, "refuses d1")):
                 more = f'[broker]\nhost = "127.0.0.1"\nport = {port}\nusername = "d1"\npassword = "{password}"\n'
                 found = list(network.check_broker(load(config_file(tmp_path, more), {}), running=False))
                 assert (found[-1].level, words in found[-1].message) == (level, True), found
@@ -318,4 +318,4 @@ def test_the_whole_visit_of_a_device_whose_server_is_away(tmp_path: Path, monkey
     assert "failure  server: port" in run.stdout
     assert "failure  broker: port" in run.stdout
     assert "ok  training: Python" in run.stdout
-    assert "recordings are there" in run.stdout
+    assert "recordings found" in run.stdout

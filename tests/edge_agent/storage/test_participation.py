@@ -53,11 +53,11 @@ def test_the_commands_say_what_they_did(tmp_path: Path) -> None:
         '[server]\nurl = "http://127.0.0.1:9"\n[broker]\nhost = "127.0.0.1"\nport = 9\n'
     )
     runner = CliRunner()
-    assert "holds no device yet" in runner.invoke(app, ["withdraw", "--config", str(config)]).output
+    assert "contains no device yet" in runner.invoke(app, ["withdraw", "--config", str(config)]).output
     with closing(StateStore(tmp_path / "data")) as store:
         said = runner.invoke(app, ["withdraw", "--config", str(config)])
         assert "was withdrawn on" in said.output
-        assert "does not run now" in said.output
+        assert "isn't running" in said.output
         assert not participation(store).takes_part
         assert "takes part" in runner.invoke(app, ["take-part", "--config", str(config)]).output
         assert participation(store).takes_part

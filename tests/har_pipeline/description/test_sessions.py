@@ -122,7 +122,7 @@ def test_an_unknown_activity_leaves_its_file_out_as_a_whole_unless_strict(tmp_pa
     (tmp_path / "D99_SA03_R01.txt").write_bytes((tmp_path / "D01_SA03_R01.txt").read_bytes())
     with caplog.at_level(logging.WARNING):
         found = read(tmp_path, SISFALL)
-    assert "D99_SA03_R01.txt: activity 'D99' is no label" in caplog.text
+    assert "D99_SA03_R01.txt: activity 'D99' isn't a label" in caplog.text
     assert "labels.ignore" in caplog.text
     assert {each.source for each in found} == {path.name for path in tmp_path.iterdir()} - {"D99_SA03_R01.txt"}
     with pytest.raises(LabelError, match="D99"):

@@ -358,9 +358,9 @@ def test_the_longest_client_comes_first(few: FederatedData) -> None:
 @pytest.mark.parametrize(
     ("options", "clients", "name", "reason"),
     [
-        ({"engine": "auto", "workers": 4}, 3, "processes", "4 cores, 3 clients a round"),
-        ({"engine": "auto", "workers": 1}, 3, "serial", "one core or one client a round"),
-        ({"engine": "auto", "workers": 4}, 1, "serial", "one core or one client a round"),
+        ({"engine": "auto", "workers": 4}, 3, "processes", "4 cores, 3 clients per round"),
+        ({"engine": "auto", "workers": 1}, 3, "serial", "one core or one client per round"),
+        ({"engine": "auto", "workers": 4}, 1, "serial", "one core or one client per round"),
         ({"engine": "auto", "device": "cuda"}, 3, "stacked", "on cuda, as many clients at a time as fit"),
         ({"engine": "processes", "workers": 4}, 9, "processes", "as asked, 4 of them"),
         ({"engine": "stacked", "chunk": 5}, 9, "stacked", "as asked, 5 clients at a time"),

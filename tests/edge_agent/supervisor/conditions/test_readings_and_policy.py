@@ -93,7 +93,7 @@ def test_training_that_runs_may_get_hotter_than_training_that_begins() -> None:
     ("settings", "words"),
     [
         ({"quiet_hours": ("22-6",)}, "expected one such as"),
-        ({"quiet_hours": ("08:00-08:00",)}, "begins when it ends"),
+        ({"quiet_hours": ("08:00-08:00",)}, "is empty; to never train"),
         ({"start_below_c": 90.0}, "would be stopped as soon as it began"),
         ({"ignore": ("heat",)}, "temperature"),
     ],

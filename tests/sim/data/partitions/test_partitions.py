@@ -215,7 +215,7 @@ def test_shards_without_spread_are_equal() -> None:
 @settings(deadline=None)
 def test_equal_differs_by_one_at_most(sizes: list[int], clients: int) -> None:
     if sum(sizes) < clients:
-        with pytest.raises(SettingsError, match="cannot be dealt"):
+        with pytest.raises(SettingsError, match="cannot be divided"):
             Equal(clients=clients).counts(np.array(sizes), 0)
         return
     table = Equal(clients=clients).counts(np.array(sizes), 0)
