@@ -1,4 +1,4 @@
-"""What devices have in the sums of a continuous or a private federation, as rows, inside the caller's transaction.
+"""Devices' contributions to the sums of continuous and private federations, as rows, inside the caller's transaction.
 
 **In the clear.** A change is a row whose `sha256` differs from `published_sha256`. A publication takes the changes that
 wait, computes Σ − old + new of their blobs, and settles them with the version's row. So the sum of the blobs that
@@ -101,8 +101,8 @@ def withdraw(session: Session, federation: FederationRow, device: DeviceRow) -> 
     row = find(session, device)
     if row is None:
         raise ConflictError(
-            f"device {device.name!r} has no sums of its own in {federation.name!r}: only devices of a continuous "
-            "federation that have sent some have; with secure sums, revoke or delete it, and the next sum is without it"
+            f"device {device.name!r} has no sums of its own in {federation.name!r}: only devices that have sent sums "
+            f"to a continuous federation have them; with secure sums, revoke or delete it, and the next sum excludes it"
         )
     if row.sha256 is not None:
         _note_end(session, federation, device, row)

@@ -77,7 +77,7 @@ def mark_unresponsive(session: Session, federation: str, asked_at: float) -> Non
     for device in session.scalars(query):
         device.state = "offline"
         repositories.journal(
-            session, row, "device.offline", device=device.name, detail="it did not answer the presence check"
+            session, row, "device.offline", device=device.name, detail="it didn't answer the presence check"
         )
 
 
@@ -104,7 +104,7 @@ def count_missed(session: Session, federation: FederationRow, row: RoundRow, dev
         return False
     rest_s = min(MAX_REST_S, FIRST_REST_S * 2.0 ** min(device.missed_rounds - MAX_MISSED, 16))
     device.left_out_until = now + rest_s
-    detail = f"{device.missed_rounds} rounds in a row have not heard of it; it is drawn again in {rest_s:.0f} s"
+    detail = f"it missed {device.missed_rounds} rounds in a row; it can be drawn again in {rest_s:.0f} s"
     repositories.journal(
         session, federation, "device.left_out", round_number=row.number, device=device.name, detail=detail
     )

@@ -1,4 +1,4 @@
-"""What an operator does with devices (tag, pause, revoke, delete), and their accounts at the broker."""
+"""An operator's actions on devices (tag, suspend, revoke, delete), and devices' broker accounts."""
 
 from __future__ import annotations
 
@@ -175,9 +175,9 @@ def admit_device(session: Session, federation: FederationRow, row: DeviceRow) ->
         ConflictError: if it has no key, or was revoked.
     """
     if row.enrolment == "open":
-        raise ConflictError(f"the device {row.name!r} has shown no key; make a token with which it enrols")
+        raise ConflictError(f"the device {row.name!r} has presented no key; make a token with which it can enrol")
     if row.enrolment == "revoked":
-        raise ConflictError(f"the device {row.name!r} was revoked; make a token for it with which it comes back")
+        raise ConflictError(f"the device {row.name!r} was revoked; make a token for it to return")
     if row.enrolment == "pending":
         row.enrolment = "approved"
         repositories.journal(session, federation, "device.approved", device=row.name, detail="by the operator")

@@ -1,7 +1,7 @@
-"""Devices that take no part: suspended by the server, or refusing a plan that promises too little privacy.
+"""Devices that don't take part: suspended by the server, or refusing a plan that promises too little privacy.
 
-A device is suspended if what it sends is refused again and again. A suspended device keeps its keys and its model; it
-is not invited, no round counts on it, and its updates are refused. Whoever operates the server lets it back.
+A device is suspended if its updates are refused repeatedly. A suspended device keeps its keys and its model, but isn't
+invited, no round counts on it, and its updates are refused. The operator can reinstate it.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _reason(session: Session, federation: FederationRow, row: DeviceRow, signed:
     """
     refusal = read(PlanRefusal, verified_body(federation, row, Kind.REFUSAL, signed))
     if (refusal.instance, refusal.epoch) != (federation.instance, epochs.current(session).epoch):
-        raise WireError("it is about the plan of an earlier federation, or from before the server was restored")
+        raise WireError("it is about an earlier federation's plan, or from before the server was restored")
     return refusal.reason or "no reason was given"
 
 
@@ -174,7 +174,7 @@ def verified_body(federation: FederationRow, row: DeviceRow, kind: Kind, signed:
         text = to_sign(kind, federation.name, row.name, envelope.body)
         key = base64.b64decode(row.public_key or "")
         if envelope.signature is None or not verify(key, envelope.signature, text):
-            raise WireError("it isn't signed by the key that the device has enrolled with")
+            raise WireError("it isn't signed with the device's enrolled key")
     return envelope.body
 
 

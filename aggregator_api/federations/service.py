@@ -1,4 +1,4 @@
-"""What an operator does with federations: create, start, pause, stop, change."""
+"""An operator's actions on federations: create, start, pause, stop, change."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class FederationChanges(Strict):
     def _only_settings(cls, given: Any) -> Any:
         fixed = sorted(set(given) & _FIXED) if isinstance(given, dict) else []
         if fixed:
-            raise ValueError(f"{', '.join(fixed)} cannot change: devices work by it; create another federation")
+            raise ValueError(f"{', '.join(fixed)} cannot change, because devices rely on it; create another federation")
         if isinstance(given, dict) and not given:
             raise ValueError("nothing is changed; give settings of `rounds`, `publication`, `rollout` or `promotion`")
         return given
@@ -296,4 +296,4 @@ def _write(
 
 
 def _exists(name: str) -> ConflictError:
-    return ConflictError(f"there is a federation {name!r} already; choose another name")
+    return ConflictError(f"a federation {name!r} already exists; choose another name")

@@ -130,8 +130,8 @@ def duration_text(seconds: float) -> str:
 
 
 MESSAGES = {
-    404: "There is nothing at this address.",
-    405: "This address takes forms from a page alone, and has nothing to show.",
+    404: "There is no page at this address.",
+    405: "This address only accepts forms from a page.",
 }
 """What is said of errors that no route has met."""
 

@@ -209,7 +209,7 @@ def test_a_token_opens_what_the_devices_key_opens_and_a_request_makes_one_token(
     assert device.post(topics.status(FEDERATION, "b"), b"{}", key=token).status_code == 403
 
     refused: list[tuple[httpx.Response, int, str]] = [
-        (device.ask_token(now_ms), 409, "was sent before"),
+        (device.ask_token(now_ms), 409, "was already sent"),
         (device.ask_token(now_ms - 301_000), 422, "behind this server's clock"),
         (
             device.ask_token(now_ms + 1, signature=other.signed(Kind.TOKEN, str(now_ms + 1))["signature"]),

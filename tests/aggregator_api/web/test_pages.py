@@ -57,9 +57,9 @@ SHOWS = {
     "/new-federation?preset=fleet": ["over_selection = 1.25"],
     "/federations/gestures": ["Paused, no round has begun yet", "Resume", "No device has joined yet", "agent.toml"],
     "/federations/gestures/devices": ["A token lets one in"],
-    "/federations/gestures/rollouts": ["There was none yet"],
+    "/federations/gestures/rollouts": ["No rollouts yet"],
     "/audit": ["keys.create", "this machine"],
-    "/compare": ["Choose two federations or more"],
+    "/compare": ["Choose two or more federations"],
 }
 LIVE = [
     "/live/overview",
@@ -199,8 +199,8 @@ def test_what_is_wrong_is_told_in_the_same_look(operator: Visitor) -> None:
         ("/federations/nowhere", 404, "there is no federation"),
         (f"{WALKS}/devices/nobody", 404, "no device"),
         (f"{WALKS}/rollouts/77", 404, "no rollout 77"),
-        ("/nothing", 404, "There is nothing at this address"),
-        (f"{WALKS}/enrolment-tokens", 405, "takes forms from a page alone"),
+        ("/nothing", 404, "There is no page at this address"),
+        (f"{WALKS}/enrolment-tokens", 405, "only accepts forms from a page"),
         (f"{WALKS}/devices?limit=9999", 422, "limit"),
     ):
         answer = operator.get(path)
@@ -248,9 +248,9 @@ def test_with_many_federations_the_newest_come_first_and_the_worst_is_on_top(tmp
         levels = re.findall(r'<li class="(\w+)">', text)
         assert levels == sorted(levels)
         assert set(levels) == {"error", "warning"}
-        assert "Only federations on this page are checked" not in text
+        assert "Only the federations on this page are checked" not in text
         first = client.get("/?limit=2", headers=HTML).text
-        assert "Only federations on this page are checked" in first
+        assert "Only the federations on this page are checked" in first
         following = re.search(r'href="\?cursor=(\d+)" rel="next"', first)
         assert following is not None
         rest = client.get(f"/?limit=2&cursor={following[1]}", headers=HTML).text
@@ -270,7 +270,7 @@ def test_who_waits_beyond_the_first_hundred_is_led_to(tmp_path: Path) -> None:
             common |= {"enrolled_at": 1.0, "seen_at": 1.0, "examples": 0, "detail": ""}
             session.add_all(DeviceRow(**common, name=f"d{k:03d}") for k in range(101))
         shown = client.get("/federations/many/enrolment", headers=HTML).text
-        assert 'href="/federations/many/devices?enrolment=pending">All that wait</a>' in shown
+        assert 'href="/federations/many/devices?enrolment=pending">All waiting devices</a>' in shown
         assert "d099" in shown
         assert not re.search(r"\bd100\b", shown)  # a key's number may have these letters
 
@@ -288,7 +288,7 @@ def test_what_nobody_has_foreseen_is_told_as_a_page_too(
         visitor = Visitor.logged_in(client, key)
         answer = visitor.post("/federations/walks/pause", {"csrf": visitor.token("/")})
         assert answer.status_code == 500
-        assert "the server failed; its log says why" in answer.text
+        assert "internal error; see the server's log" in answer.text
         assert answer.headers["content-type"].startswith("text/html")
         assert answer.headers["content-security-policy"] == POLICY
         assert "<main" in answer.text

@@ -91,7 +91,7 @@ class AuthMiddleware:
         """Let everybody send what anybody may, and nobody anything else."""
         address = network(scope["state"]["client_address"])
         if wait := self._by_address.take(address):
-            raise TooManyError(f"too many requests from {address}; the next is taken in {wait:.1f} s", wait_s=wait)
+            raise TooManyError(f"too many requests from {address}; the next is accepted in {wait:.1f} s", wait_s=wait)
         return None if needed is None else scopes.check(None, needed)
 
     async def _with_key(self, scope: Scope, authorization: str) -> Caller:
@@ -111,7 +111,7 @@ class AuthMiddleware:
         if wait := self._failures.take(address):
             refusals: RefusalLog = scope["app"].state.refusals
             refusals.count(_refused(scope, "access.limit", "too many wrong keys"))
-            return TooManyError(f"too many wrong keys from {address}; the next is read in {wait:.1f} s", wait_s=wait)
+            return TooManyError(f"too many wrong keys from {address}; retry in {wait:.1f} s", wait_s=wait)
         return UnauthorizedError(reason)
 
     def _forgetting(self, send: Send) -> Send:

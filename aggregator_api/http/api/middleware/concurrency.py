@@ -88,13 +88,13 @@ class _Slots:
             OverloadedError: if too many wait, or if it takes too long.
         """
         if self._waiting >= self._most:
-            raise OverloadedError(f"{self._waiting} requests wait already; try again in a moment")
+            raise OverloadedError(f"{self._waiting} requests are already waiting; try again in a moment")
         self._waiting += 1
         try:
             async with asyncio.timeout(self._wait_s):
                 await self._free.acquire()
         except TimeoutError as error:
-            raise OverloadedError(f"the server is busy: {self._wait_s:.0f} s were not enough to begin") from error
+            raise OverloadedError(f"the server is busy: it didn't start within {self._wait_s:.0f} s") from error
         finally:
             self._waiting -= 1
 

@@ -175,7 +175,7 @@ def _make_room(session: Session, now: float) -> None:
 
 def _answer(row: IdempotentRequestRow, request_sha256: str) -> StoredResponse:
     if row.request_sha256 != request_sha256:
-        raise ConflictError(f"the Idempotency-Key {row.key!r} was used for another request; take a new one")
+        raise ConflictError(f"the Idempotency-Key {row.key!r} was used for another request; use a new one")
     if row.status is None:
         raise _under_way(row.key)
     if row.body is None:
@@ -187,4 +187,4 @@ def _answer(row: IdempotentRequestRow, request_sha256: str) -> StoredResponse:
 
 
 def _under_way(key: str) -> ConflictError:
-    return ConflictError(f"the request with the Idempotency-Key {key!r} is being worked on; ask again in a moment")
+    return ConflictError(f"the request with the Idempotency-Key {key!r} is in progress; try again in a moment")

@@ -173,12 +173,12 @@ class FailedRequests:
                 return
             log.error("request failed path=%s: %r", scope["path"], error)
             if not begun:
-                await send_problem(scope, send, ServerFailedError("the server failed; its log says why"))
+                await send_problem(scope, send, ServerFailedError("internal error; see the server's log"))
             raise
 
 
 def _answer(outage: Outage | None) -> RequestError:
     if outage is Outage.FULL:
-        return StorageFullError(f"{outage.value}: nothing was changed; free some space on it, then ask again")
+        return StorageFullError(f"{outage.value}: nothing was changed; free some space, then try again")
     detail = outage.value if outage else "the store cannot be used"
     return UnavailableError(f"{detail}; the same request may work in a few seconds")

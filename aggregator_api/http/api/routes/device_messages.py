@@ -134,6 +134,6 @@ async def end(messages: DeviceMessagesDep, request: Request, name: Name, device:
 async def _hand_over(messages: DeviceMessages, request: Request, topic: str, limit: int) -> Response:
     body = await request.body()
     if len(body) > limit:
-        raise TooLargeError(f"the body has {len(body):,} bytes, at most {limit:,} are read here")
+        raise TooLargeError(f"the body has {len(body):,} bytes; at most {limit:,} are accepted here")
     answer = await messages.receive(topic, body)
     return Response(status_code=204) if answer is None else Response(answer, media_type=BINARY)
