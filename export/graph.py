@@ -1,4 +1,4 @@
-"""From a torch module to ONNX, with the normalisation and the metadata inside, in float32 or with int8 weights.
+"""Converts a torch module to ONNX, with normalization and metadata inside, in float32 or with int8 weights.
 
 In int8, dense layers compute in int8 and convolutions are stored in it: quantizing a convolution's input as it runs
 costs these small networks more than the product saves (0.21 ms a window of the CNN for 0.15 in float32), so a

@@ -1,4 +1,4 @@
-"""Export a trained model: graph, gates, and only then the file."""
+"""Exports a trained model: makes the graph, runs the gates, and only then writes the file."""
 
 import logging
 from collections.abc import Mapping
@@ -180,7 +180,7 @@ def export_variants(
         try:
             return make(first=(graph, exported.module))
         except (GateError, InputError, RuntimeError) as error:
-            log.info("the network's ONNX file is not used, its graph is exported anew: %s", error)
+            log.info("the network's ONNX file is not used, so its graph is exported again: %s", error)
     return make()
 
 
@@ -293,7 +293,7 @@ def _write_all(content: dict[Path, bytes]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(written_whole(path))
             file.write(data)
-            file.flush()  # no room for one of them: none is renamed
+            file.flush()  # no space for one of them: rename none
 
 
 __all__ = [

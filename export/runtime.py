@@ -1,9 +1,9 @@
 """Inference with an exported model: numpy and ONNX Runtime only, for devices without torch.
 
-A model classifies examples, segments images, or answers each example with a number: its metadata's `task` says which.
+A model classifies examples, segments images, or predicts a number: its metadata's `task` says which.
 
-The file says everything that is needed (labels, and what its input is; normalisation is inside the graph), and
-`Session.load` refuses one that does not. Errors: ExportError > ModelFileError, InputError; GateError is the exporter's.
+The file describes itself completely (labels and input; normalization is inside the graph), and `Session.load` rejects
+one that doesn't. Errors: ExportError > ModelFileError, InputError; GateError is the exporter's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Floats = NDArray[np.float32]
 
 
 class ExportError(GaitwayError):
-    """Root of everything that this package raises on purpose."""
+    """Base of every error that this package raises on purpose."""
 
 
 class ModelFileError(ExportError):
@@ -50,7 +50,7 @@ class ModelFileError(ExportError):
 
 
 class GateError(ExportError):
-    """The exported model did not pass a gate; no file was left."""
+    """The exported model didn't pass a gate; no file was written."""
 
 
 class InputError(ExportError, ValueError):
@@ -245,4 +245,4 @@ def _check_graph(session: onnxruntime.InferenceSession, metadata: ModelMetadata)
 
 
 class ProgramError(ExportError):
-    """A program cannot be made, is not what it claims to be, or is run with what it does not take."""
+    """A program can't be made, is invalid, or is run with invalid input."""

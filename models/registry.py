@@ -28,7 +28,7 @@ from models.model import Model
 def _check(name: str, entry: object) -> str:
     if isinstance(entry, type) and issubclass(entry, Model):
         return ""
-    return f"expected a subclass of models.Model, came {entry!r}"
+    return f"expected a subclass of models.Model, got {entry!r}"
 
 
 MODELS: EntryTable[type[Model]] = EntryTable(

@@ -158,10 +158,10 @@ def test_no_mask_takes_the_place_of_another_or_of_an_image(tmp_path: Path, expor
     before = files[0].read_bytes()
     code, said = run("predict", exported.file, *files, "--masks", tmp_path / "masks")
     assert code == 2
-    assert "would both have their mask in" in said
+    assert "would both write their mask to" in said
     code, said = run("predict", exported.file, files[0], "--masks", tmp_path / "day")
     assert code == 2
-    assert "would take the place of the image" in said
+    assert "would overwrite the image" in said
     assert files[0].read_bytes() == before
     assert not (tmp_path / "masks").exists()
 
