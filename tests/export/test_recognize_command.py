@@ -131,7 +131,11 @@ def test_a_file_that_grows_is_followed(tmp_path: Path, model: Path) -> None:
         (("--acc", "a,b"), HEADER, "acc.columns: expected three columns"),
         (("--separator", ""), HEADER, "expected one character"),
         (("--describe", "none.toml"), HEADER, "none.toml: [Errno 2] No such file or directory"),
-        (("--gyro", ""), HEADER + two_postures(5), "there are no samples of the gyroscope, but this model was trained with"),
+        (
+            ("--gyro", ""),
+            HEADER + two_postures(5),
+            "there are no samples of the gyroscope, but this model was trained with",
+        ),
         ((), HEADER + two_postures(25) + "0,1,2,3,4,5,6\n", "comes after later ones"),
     ],
 )

@@ -126,7 +126,7 @@ def test_every_table_refuses_what_it_does_not_hold(install: Install) -> None:
     )
     with pytest.raises(UnknownModelError, match=r"expected a subclass of models\.Model, got 7"):
         build("mine", classes=2)
-    with pytest.raises(PipelineSettingsError, match="RecordingReader, came 7"):
+    with pytest.raises(PipelineSettingsError, match="RecordingReader, got 7"):
         reader_of("mine")
     with pytest.raises(SimSettingsError, match="Partition, got 7"):
         partition_from_json({"kind": "mine"})

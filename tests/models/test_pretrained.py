@@ -159,7 +159,9 @@ def test_files_that_are_more_or_less_than_tensors_are_refused(
     with pytest.raises(CheckpointError, match="contains more than tensors, which is never loaded"):
         load_pretrained(network(), path)
     torch.save([torch.zeros(1)], path)
-    with pytest.raises(CheckpointError, match="it contains a list; expected only a dictionary of tensors, a state_dict"):
+    with pytest.raises(
+        CheckpointError, match="it contains a list; expected only a dictionary of tensors, a state_dict"
+    ):
         load_pretrained(network(), path)
     torch.save({"state_dict": {"conv1.weight": torch.zeros(1)}}, path)
     with pytest.raises(CheckpointError, match=r"it holds a dictionary with \['state_dict'\]; expected"):

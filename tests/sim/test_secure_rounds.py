@@ -177,7 +177,7 @@ def test_too_few_clients_fail_the_round_and_leave_the_state(data: FederatedData)
     ({"method": "fedavg", "precision": "int8"}, "set --precision lossless"),
     ({"method": "fedavg", "clients_per_round": 2}, "a sum 3 at least"),
     ({"method": "fedavg", "set": ["rounds.norm_factor=10"]}, "rounds.norm_factor=null"),
-    ({"method": "fedavg", "set": ["aggregation=median"]}, "must see every client's parameters"),
+    ({"method": "fedavg", "set": ["aggregation=median"]}, "needs every client's parameters"),
 ])  # fmt: skip
 def test_what_must_see_single_updates_is_refused_before_the_first_round(
     options: dict, words: str, data: FederatedData

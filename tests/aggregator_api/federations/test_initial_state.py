@@ -69,7 +69,7 @@ def test_heads_are_not_made_of_other_features() -> None:
     plan = tiny_plan().model_dump()
     network = {"name": "dense", "options": {"features_at": "last_layer"}}
     changes = {"model": network, "training": {**plan["training"], "feature_dim": 256}, "method": {"name": "pfedfda"}}
-    with pytest.raises(UnprocessableError, match=r"plan\.model: the method pfedfda makes heads of features"):
+    with pytest.raises(UnprocessableError, match=r"plan\.model: the method pfedfda solves heads from features"):
         build_initial_state(Plan.model_validate({**plan, **changes}), max_model_bytes=1 << 20)
 
 

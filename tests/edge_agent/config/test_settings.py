@@ -45,7 +45,7 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
     [
         (GOOD + "[brokker]\n", "did you mean 'broker'"),
         (GOOD + "[training]\nthread = 2\n", "did you mean 'threads'"),
-        (GOOD + "[training]\nthreads = 0\n", "training.threads.*came: 0"),
+        (GOOD + "[training]\nthreads = 0\n", "training.threads.*got 0"),
         (GOOD.replace("http://", "ftp://"), "server.url"),
         (GOOD.replace('device = "d1"', ""), "agent.device"),
         (GOOD.replace('"d1"', '"d/1"'), "agent.device.*d/1"),

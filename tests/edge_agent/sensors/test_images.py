@@ -187,7 +187,7 @@ def test_images_for_a_federation_of_motion_are_refused_in_words(tmp_path: Path) 
     path = shapes.write_classes(tmp_path / "images", 1, seed=1)
     event = collected(config_of(tmp_path, path), make_plan())
     assert isinstance(event, SensorFailed)
-    assert "learns from windows of motion sensors, and [sensors] source = 'images' gives images" in event.reason
+    assert "learns from windows of motion sensors, but [sensors] source = 'images' delivers images" in event.reason
     event = collected(config_of(tmp_path, path, source="recording"), plan_of())
     assert isinstance(event, SensorFailed)
     assert "learns from images" in event.reason

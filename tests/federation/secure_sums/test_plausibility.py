@@ -114,5 +114,5 @@ def test_a_sum_of_features_counts_its_clients() -> None:
     method = method_from_json({"name": "analytic"})
     added: Tree = {**total(range(4)), "clients": torch.tensor(4)}
     assert method.sum_implausibility(added, 4, 0.0) == ""
-    assert "it counts 4 clients, and 3 have added to it" in method.sum_implausibility(added, 3, 0.0)
+    assert "it counts 4 clients, but 3 have added to it" in method.sum_implausibility(added, 3, 0.0)
     assert "it counts -4 clients" in method.sum_implausibility({**added, "clients": torch.tensor(-4)}, 4, 0.0)

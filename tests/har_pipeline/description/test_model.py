@@ -24,7 +24,7 @@ XYZ = {"columns": ["x", "y", "z"]}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"labels": "walking"}, r"labels: expected a list of names, .*came: 'walking'"),
+        ({"labels": "walking"}, r"labels: expected a list of names, .*got 'walking'"),
         ({"labels": ["go", "go"]}, "labels: names has 'go' twice"),
         ({"labels": [1, 2]}, "labels.names: expected a word"),
         ({"labels": {"names": ["go"], "map": {"run": "og"}}}, "map sends 'run' to 'og', .*did you mean 'go'"),
@@ -32,7 +32,7 @@ XYZ = {"columns": ["x", "y", "z"]}
         ({"labels": {"names": ["go", "run"], "map": {"run": "go"}}}, "'run' is in map, and in names"),
         ({"tyme": 3}, "unknown key 'tyme'; did you mean 'time'"),
         ({"acc": {**XYZ, "units": "g"}}, "acc: unknown key 'units'; did you mean 'unit'"),
-        ({"acc": {**XYZ, "unit": "gg"}}, r"acc\.unit: unknown unit; did you mean 'g'.*came: 'gg'"),
+        ({"acc": {**XYZ, "unit": "gg"}}, r"acc\.unit: unknown unit; did you mean 'g'.*got 'gg'"),
         ({"acc": {**XYZ, "unit": -1}}, r"acc\.unit: expected one of"),
         ({"acc": {"columns": ["x", "y"]}}, r"acc\.columns: expected three columns"),
         ({"acc": {"columns": ["x", "y", "y"]}}, "three different"),
