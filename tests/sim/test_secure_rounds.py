@@ -96,7 +96,7 @@ def test_a_group_of_which_too_few_are_left_ends_the_sum(tmp_path: Path) -> None:
     crowd = load_data(resolve(given), None, tmp_path, None)
     record = next(build_simulation(resolve(given), crowd).run_rounds())
     assert len(record["lost"]) == 1, "the sum of all others would be of eleven, which is enough"
-    assert "a group's sum would be of 2 devices, 3 are needed" in record["failed"]
+    assert "a group's sum would have 2 devices; 3 are needed" in record["failed"]
 
 
 def test_clients_add_noise_to_the_sum_and_its_account_grows(data: FederatedData) -> None:

@@ -390,7 +390,7 @@ def test_a_device_that_comes_into_the_group_during_its_wave_is_offered_the_model
 def test_a_group_without_devices_and_waves_that_end_with_one_are_refused(fleet: Fleet) -> None:
     with pytest.raises(ConflictError, match="no device of 'walk' is in the group 'pilot'"):
         fleet.runtime.rollouts.start(FEDERATION, NewRollout(waves=PILOT_FIRST))
-    with pytest.raises(ValidationError, match="the last wave must be 1"):
+    with pytest.raises(ValidationError, match="the last one must be 1"):
         NewRollout(waves=PILOT_FIRST[:1])
 
 

@@ -306,7 +306,7 @@ def hostile(broadcast: Tree, kind: str) -> Tree:
         ("another shape", "sums/moment.*not"),
         ("not positive definite", "no head can be solved"),
         ("huge", "of 2 devices reach"),
-        ("NaN in the network", "holds NaN"),
+        ("NaN in the network", "contains NaN"),
     ],
 )
 def test_a_hostile_broadcast_is_refused_in_words(
