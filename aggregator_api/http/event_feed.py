@@ -1,4 +1,4 @@
-"""Live events for any number of streams: the journal of a federation is read once for all who follow it.
+"""Live events for any number of streams: a federation's journal is read once for all followers.
 
 A stream that is behind reads pages in short sessions until it has what the feed still holds; from then on it is handed
 what the feed has read. No stream holds a session or a thread while it waits, however slowly its client reads.

@@ -1,4 +1,4 @@
-"""Serving HTTP and HTTPS, with a certificate that is read again when it changes."""
+"""Serves HTTP and HTTPS, and reloads the certificate when it changes."""
 
 from __future__ import annotations
 

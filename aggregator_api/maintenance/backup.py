@@ -1,4 +1,4 @@
-"""A copy of a running server's data: the database at one moment, every blob that it may name, and the server's key.
+"""Backs up a running server: a snapshot of the database, every blob that it may name, and the server's key.
 
 The order makes it whole: a blob is on disk before a row names it, and one that no row names any more is removed only
 after a time. So the blobs are copied before the database and, those that are new, after it: what the copied database

@@ -1,4 +1,4 @@
-"""Deleting federations, devices and the bytes of model versions: rows first, then the broker; blobs go as garbage.
+"""Deletes federations, devices and model versions' data: rows first, then the broker; blobs are garbage-collected.
 
 The audit's entries stay. What a device sent is in models that were made with it, and cannot be taken out of them; what
 the server keeps of it under its name goes, where the method can do without (`Method.forget_clients`). A continuous

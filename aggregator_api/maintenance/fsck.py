@@ -1,4 +1,4 @@
-"""Whether what the server keeps is whole: the database, every blob that its rows need, open rounds, partial uploads.
+"""Checks the integrity of the server's data: the database, every blob that it needs, open rounds, partial uploads.
 
 It reads, and changes nothing unless it is told to repair; and then only what costs nobody anything: uploads that
 cannot be resumed (their devices send them again), and rights of others on private files.

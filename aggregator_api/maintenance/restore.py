@@ -1,4 +1,4 @@
-"""Bringing a server back from a backup: everything is copied into an empty place, and a new epoch begins.
+"""Restores a server from a backup: copies everything into an empty place, and begins a new epoch.
 
 Without the epoch the devices, which have gone on since the backup, would neither train for the server nor believe it.
 """

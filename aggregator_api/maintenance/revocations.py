@@ -1,4 +1,4 @@
-"""What a restored database must not forget: the ends of accesses that came after the backup, from the ledger.
+"""Replays the ledger on a restored database: access that ended after the backup.
 
 Without the ledger nobody can tell which keys, tokens and devices of the backup still hold: all of them are held until
 an operator confirms each.

@@ -1,4 +1,4 @@
-"""What an operator should look at: of the server, and of each federation."""
+"""What needs the operator's attention, for the server and each federation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notifications on their way out: the message, and the channels that carry it (webhook, e-mail)."""
+"""Outgoing notifications: the message, and its channels (webhook, e-mail)."""
 
 from __future__ import annotations
 

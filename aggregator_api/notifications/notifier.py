@@ -1,4 +1,4 @@
-"""What was told, and to whom: entries of the audit, written before the telling, so that nothing is told twice.
+"""Sends notifications once: each is recorded in the audit log before it is sent.
 
 A process that dies between the entry and the delivery has told nothing, and nobody tells it again: at most once. What
 is known to have failed is told again later; the receiver knows a repetition by its delivery's name.

@@ -1,4 +1,4 @@
-"""What this process counts and times, for the metrics, the audit log and the operator: deliveries, refusals, durations.
+"""This process's counters and timings, for metrics, the audit log and the operator: deliveries, refusals, durations.
 
 Refused requests in the audit: what comes without a good key as one entry an address and minute, with its count.
 So whoever tries keys or passwords leaves a trace, and neither fills the disk nor makes writers wait: of each minute

@@ -1,4 +1,4 @@
-"""Which of several server processes leads: leases in the database, and what a leader does.
+"""Leadership among several server processes: leases in the database, and the leader's work.
 
 One server process drives each federation, until its lease runs out. A lease is a row with a holder and an expiry by the
 database's clock, so that the processes' own clocks do not matter. A lease that runs out later than any process would

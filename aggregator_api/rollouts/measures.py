@@ -1,4 +1,4 @@
-"""What devices have measured of two versions, paired: each device's mean score of either, on its own holdout."""
+"""Devices' paired scores of two versions: each device's mean score of both, on its own holdout."""
 
 from __future__ import annotations
 

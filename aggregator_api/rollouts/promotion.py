@@ -1,4 +1,4 @@
-"""The names of models follow what devices have measured: `stable` moves by itself, any other when an operator asks.
+"""Moves models' names by devices' scores: `stable` automatically, any other on an operator's request.
 
 `latest` is what rounds start from, and every round moves it. `stable` follows once enough devices have measured a newer
 version and it is not worse, as `federation.rounds.promotion` decides; `previous` is the version that it named before.

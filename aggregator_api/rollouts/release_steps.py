@@ -1,4 +1,4 @@
-"""What an operator must know before a version is promoted, rolled out or taken back: gates, and what happens when.
+"""What an operator must know before promoting, releasing or rolling back a version: gates, and the steps that follow.
 
 The gates ask what the services ask that carry it out (`promotion`, `transitions`): what is shown is what they decide.
 """

@@ -1,4 +1,4 @@
-"""The threads that move releases on and judge promotions."""
+"""The threads that advance rollouts and evaluate promotions."""
 
 from __future__ import annotations
 

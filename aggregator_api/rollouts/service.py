@@ -1,4 +1,4 @@
-"""What an operator does with rollouts: schedules of waves to choose from; start, pause, resume, halt.
+"""An operator's actions on rollouts: choose a schedule of waves; start, pause, resume, halt.
 
 A device judges a model on its own holdout within minutes of hearing of it, so a wave needs no longer than that to tell
 a model that works from one that does not; what only shows in use takes longer, which is what the careful one is for.

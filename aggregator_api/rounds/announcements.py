@@ -1,4 +1,4 @@
-"""What a federation says, retained: the announcement to all, and each device's invitation.
+"""A federation's retained messages: the announcement to all, and each device's invitation.
 
 Both are made from its rows alone, so that they can be made again at any time.
 """

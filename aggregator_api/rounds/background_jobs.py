@@ -1,4 +1,4 @@
-"""The slow parts of a round, outside of the coordinator's lock: each client's own broadcast, and the aggregate.
+"""The slow parts of a round, outside the coordinator's lock: clients' own broadcasts, and the aggregate.
 
 They read rows, compute, and hand the result to the coordinator, which checks that it is still wanted.
 """

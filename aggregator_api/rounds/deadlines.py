@@ -1,4 +1,4 @@
-"""The steady clock of rounds, and their deadlines.
+"""The monotonic clock of rounds, and their deadlines.
 
 Time for deadlines and waits: it runs evenly while the machine's clock is set, as by NTP after a start.
 Deadlines are kept in SQL as Unix times, which a person reads and another process understands. So the rows of open

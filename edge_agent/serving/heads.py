@@ -1,4 +1,4 @@
-"""Which of a network's heads a device serves with: the shared one, its own, and both without the phone's axes.
+"""The heads of a network that a device can serve with: the shared one, its own, and both without the phone's axes.
 
 All of them come out of one exchange of sums; a network of the device's own may be among them (`add_network`). Where
 at least two activities have five contiguous labelled windows each, the heads are compared on those of these windows

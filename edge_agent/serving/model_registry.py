@@ -1,4 +1,4 @@
-"""The models that a device keeps, and how the present one changes: commit, rollback, revoke.
+"""The models that a device stores, and changes of the current one: commit, rollback, revoke.
 
 Kept are the last two good ones, and of each source the one that was judged last, adopted or not: it is run again
 whenever another is judged.

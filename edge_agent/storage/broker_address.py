@@ -1,4 +1,4 @@
-"""Where a device's broker is: as its config says, else as the server said when the device enrolled; never by a guess.
+"""A device's broker address: from its config, or from the server at enrolment, but never guessed.
 
 What the server says is not taken where it would take protection away: a device that enrolled over TLS speaks to no
 broker without TLS, unless both are this machine. A broker on loopback is the server's own: on another machine that is

@@ -1,4 +1,4 @@
-"""What the person at this device agrees to: whether it takes part, and how much privacy a plan must promise.
+"""The user's consent on this device: whether it takes part, and the privacy that a plan must promise.
 
 Both are values in the device's database, which the agent looks at four times a second; they outlive restarts, epochs
 and federations that are re-created. The server can't change a pin: a person accepts other promises with the command

@@ -1,4 +1,4 @@
-"""The device's own key, what the server gave it for it, and who vouches for it: for its owner's eyes alone."""
+"""The device's key, its credentials from the server, and its voucher, readable only by their owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device's data folder: what lies in it, whose it is, and that one process works in it. No file is half written."""
+"""The device's data folder: its files, its identity, and the lock of its one process. Files are written atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite as this package uses it: WAL, full durability, one transaction per method, and errors in words.
+"""SQLite for this package: WAL, full durability, one transaction per method, and readable errors.
 
 A full disk is `DiskFullError` (nothing was changed, try again when there is room), a file that another program holds is
 `LockedError` (the same, when it is free); anything else that SQLite says about the file is `DamagedError`.

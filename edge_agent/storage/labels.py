@@ -1,4 +1,4 @@
-"""Giving windows an activity afterwards, by time, file or session, and the activities that only this person has.
+"""Labels windows by time, file or session, and manages the user's own activities.
 
 A person's own activities are classes behind the federation's, which the device learns for itself. Their windows are in
 nothing that is sent, unless the person says as which of the federation's activities they may count; the name is never

@@ -1,4 +1,4 @@
-"""What a continuous federation has published last, read without torch: the sums of everybody's windows."""
+"""Reads a continuous federation's latest published sums over everyone's windows, without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the device must not lose: an SQLite database (WAL) for outbox, rounds, adoptions and single values.
+"""The device's durable state: an SQLite database (WAL) for outbox, rounds, adoptions and single values.
 
 The windows have a file of their own, `edge_agent.storage.window_store`. Each method is one transaction. Each thread and
 process opens its own `StateStore`; SQLite orders them. This file is never replaced: what the server has not answered

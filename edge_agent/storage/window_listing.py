@@ -1,4 +1,4 @@
-"""Looking over the kept windows: by class and day, as a file for other programs, and deleting some."""
+"""Lists stored windows by class and day, exports them for other programs, and deletes some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes a while and needs no order: downloads, and the judgement of candidates; each in a thread of its own."""
+"""Slow, independent tasks, each in its own thread: downloads, and the evaluation of candidates."""
 
 from __future__ import annotations
 

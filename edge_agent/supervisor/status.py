@@ -1,4 +1,4 @@
-"""What a device does and has done: one JSON file beside its database for programs, sentences for people."""
+"""A device's status and history: a JSON file next to its database for programs, sentences for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training process as the supervisor sees it: a job file in, JSON lines and files out; it may die at any time."""
+"""The training process from the supervisor's side: a job file in, JSON lines and files out; it may die at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training process may use: the processor that computes and its memory, and the time that a round may take.
+"""Limits of a training process: its processor and memory, and the time of a round.
 
 On the CPU its memory is capped by the kernel. CUDA maps more address space than any cap would leave it, so there the
 cap is one of the GPU's memory: torch's allocator and ONNX Runtime's arena keep to it, and the process itself has none.

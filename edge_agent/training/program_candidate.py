@@ -1,4 +1,4 @@
-"""From a client that a program has trained to files that could become the device's model, without torch.
+"""Turns a client trained by a program into files of a candidate model, without torch.
 
 The checkpoint is what `models.checkpoint` reads; the ONNX file is the program's own graph with the numbers laid in.
 """

@@ -1,4 +1,4 @@
-"""A training process without torch: the federation's program by ONNX Runtime (`export.program.host`).
+"""Training without torch: runs the federation's program with ONNX Runtime (`export.program.host`).
 
 Order, seeds, rates, stops and checkpoints are those of a device with torch; the numbers are equal up to rounding.
 """
@@ -269,7 +269,7 @@ def _broadcast(job: Job, manifest: Manifest) -> Arrays:
         found = arrays.decode(job.broadcast.read_bytes(), limit_bytes=limit)
         for name, value in found.items():
             if value.dtype.kind == "f" and not np.isfinite(value).all():
-                raise UpdateError(f"tensor {name!r} holds NaN or infinity")
+                raise UpdateError(f"tensor {name!r} contains NaN or infinity")
     return {BROADCAST + name: value for name, value in found.items()}
 
 

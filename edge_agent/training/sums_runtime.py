@@ -1,4 +1,4 @@
-"""A continuous federation's exact sums and heads without torch: the server's ONNX file of the network, and numpy.
+"""A continuous federation's exact sums and heads without torch, from the server's ONNX file of the network and numpy.
 
 What a device with torch does by `federation.methods.analytic`: features of its windows become whole numbers whose sums
 it sends, and of everybody's sums and its own it solves heads. The arithmetic is the same (`ridge_numpy`), features are

@@ -1,4 +1,4 @@
-"""A training process with torch: `federation.training.client_round`, the same code as in the simulation."""
+"""Training with torch: `federation.training.client_round`, the same code as in the simulation."""
 
 from __future__ import annotations
 

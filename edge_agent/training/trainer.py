@@ -1,4 +1,5 @@
-"""The training process: one round, or the final model, and then it ends; `edge_agent.training.entrypoint` starts it.
+"""The training process: runs one round, or makes the final model, then ends; `edge_agent.training.entrypoint` starts
+it.
 
 Files go to the job's folder; what has happened goes to standard output as JSON lines {"event": …}. What computes is a
 `TrainingRuntime`: torch, or ONNX Runtime with the federation's program.

@@ -1,4 +1,4 @@
-"""Updates on their way from the outbox to the broker, one after the other, a bounded number of chunks in flight."""
+"""Sends updates from the outbox to the broker, one after the other, with a limited number of chunks in flight."""
 
 from __future__ import annotations
 

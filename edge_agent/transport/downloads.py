@@ -1,4 +1,4 @@
-"""Downloads of content-addressed blobs: bounded while streaming, resumed by Range, verified before they are read."""
+"""Downloads content-addressed blobs: size-limited while streaming, resumed by Range, verified before use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a device comes into a federation: it shows a token and its key, and claims credentials once it is approved.
+"""Enrols a device: it presents a token and its key, and claims credentials once it is approved.
 
 The protocol is in docs/protocol.md; the server's half is `aggregator_api.devices.enrolment`.
 """

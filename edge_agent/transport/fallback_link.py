@@ -1,4 +1,4 @@
-"""Which link a device takes: MQTT, HTTP, or MQTT while its broker is in reach."""
+"""Chooses a device's link: MQTT, HTTP, or MQTT with HTTP as the fallback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link over HTTP, where no broker is in reach: a stream of server-sent events down, posts of the same messages up.
+"""The link over HTTP, without a broker: server-sent events down, posts of the same messages up.
 
 docs/protocol.md, 'Over HTTP', has the paths. A message that was posted is delivered once the server has answered; what
 it answers to a part of an upload is its acknowledgement. The device is known by the API key that its enrolment gave it.

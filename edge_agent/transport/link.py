@@ -1,4 +1,4 @@
-"""The device's connection to its server, whatever carries it: what came is verified, and what is lost is tried again.
+"""The device's connection to its server over any transport: verifies received messages, and retries lost ones.
 
 A link posts events from a thread of its own, and keeps nothing that must survive: that is in the outbox. MQTT
 (`edge_agent.transport.mqtt`) and HTTP (`edge_agent.transport.http_link`) differ in how they connect and send, and in

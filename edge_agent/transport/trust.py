@@ -1,4 +1,4 @@
-"""Whom a device believes: the server whose key it got when it enrolled, and nothing older than what it has believed.
+"""A device's trust: only the server whose key it got at enrolment, and nothing older than what it has accepted.
 
 Signatures are verified before a message is parsed. A device that has not enrolled has no key, and believes its broker.
 """

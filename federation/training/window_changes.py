@@ -1,4 +1,4 @@
-"""Windows of motion sensors changed at random: turned as if the phone lay otherwise, or without the gyroscope.
+"""Random changes of windows: rotated as if the phone had another orientation, or without the gyroscope.
 
 What is changed is what was measured, in m/s² and rad/s: normalized windows are scaled back before, and normalized again
 after it. A device without a gyroscope reads 0 rad/s. One rotation turns a window's both sensors. Rotations are uniform

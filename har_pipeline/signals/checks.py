@@ -1,4 +1,4 @@
-"""Whether recordings are what they are said to be: units, time, rate, lost and repeated samples, dead channels.
+"""Checks that recordings are as described: units, time, rate, lost and repeated samples, dead channels.
 
 Counts and histograms are kept, never samples, so that a device can watch its sensors for as long as it runs; whole
 recordings, chunks of them and live samples are judged alike. The limits were set so that no known data set passes

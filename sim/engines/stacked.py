@@ -1,4 +1,4 @@
-"""Many clients as one program: their parameters stand along a first dimension, and `vmap` lifts the training step."""
+"""Runs many clients as one program: their parameters are stacked along a first dimension, and `vmap` lifts the step."""
 
 from __future__ import annotations
 

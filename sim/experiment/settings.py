@@ -1,4 +1,4 @@
-"""What one simulated run is: the plan of its federation, and what only a simulation has, each with its option.
+"""One simulated run's settings: its federation's plan, and the simulation's own settings, each with its option.
 
 `config.json` holds an `Experiment`. `sim.simulate(**options)` and `python -m sim run` take `OPTIONS`; the resume check,
 comparisons, the report and the command that repeats a run go by what they affect.

@@ -1,4 +1,4 @@
-"""A round of a run as the server gets it: what each device would send, and the model that all of them began with.
+"""A run's round from the server's side: each device's upload, and the common initial model.
 
 What an attacker has beside what it sees: the windows of half of the devices, and the federation's average.
 Devices that work for the server, half of all, lend it their windows; each half is attacked with the other's.

@@ -1,4 +1,4 @@
-"""How long a connection may take, and how many there may be: what uvicorn leaves to a proxy.
+"""Limits on the duration and number of connections, which uvicorn leaves to a proxy.
 
 A client has `header_timeout_s` for a request's headers and `body_timeout_s` for each MiB of its body, and is cut off if
 it reads nothing of an answer for `write_timeout_s`. Connections above `max_connections` are not queued, for half-sent

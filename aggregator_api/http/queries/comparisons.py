@@ -1,4 +1,4 @@
-"""Federations held against each other, and a version against the one that it would replace.
+"""Compares federations with each other, and a version with the one that it would replace.
 
 Several federations side by side: scores over rounds, class by class, and paired over the devices that they share.
 What is compared are the scores of devices' own models, on their own holdouts. A device counts as the same in two

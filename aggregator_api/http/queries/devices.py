@@ -1,4 +1,4 @@
-"""A device's history round by round, what it does now, and what a federation waits for."""
+"""A device's history by round, its current state, and what a federation waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator reads: rows as views, in pages; every function works inside its caller's session."""
+"""Queries for operators: rows as views, in pages; every function works inside its caller's session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What REST answers and pages show: pydantic models read off the rows."""
+"""Views for REST and pages: pydantic models of the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under what conditions a device trains: what was read, what blocks training, and the thread that posts what changes.
+"""The conditions for training: their readings, what blocks training, and the thread that posts changes.
 
 The list mirrors the constraints of Android's WorkManager: power, idleness, network, battery, storage; and adds heat,
 memory and the user's quiet hours.

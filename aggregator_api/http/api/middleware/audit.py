@@ -1,4 +1,4 @@
-"""Every request that may change something is written into the audit here, whichever route it is for."""
+"""Records every request that may change something in the audit log, for all routes."""
 
 from __future__ import annotations
 

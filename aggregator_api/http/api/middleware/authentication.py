@@ -1,4 +1,4 @@
-"""Who may come in, asked before a request's body is read.
+"""Authentication, before a request's body is read.
 
 A good key has its own limit and no other: what comes from the same address, through the same proxy, does not count
 against it. Requests without a key are limited by the client's address, and wrong keys by a limit of their own there.

@@ -1,4 +1,4 @@
-"""How many requests are worked on at once, and equal reads that one piece of work answers.
+"""Limits concurrent requests, and answers equal simultaneous reads once.
 
 Only so many requests wait for their turn, and only so long; one too many gets 503 and when to come back.
 Requests that read, requests that write and what devices say have places of their own: where writers wait for a locked

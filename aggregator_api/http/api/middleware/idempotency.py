@@ -1,4 +1,4 @@
-"""A POST with an Idempotency-Key is worked on once; sent again, it gets the stored answer.
+"""Idempotency: a POST with an Idempotency-Key is processed once; a repeated one gets the stored response.
 
 What devices say passes by: an update has an id of its own, and a status may be repeated.
 

@@ -1,4 +1,4 @@
-"""Every error as application/problem+json (RFC 9457), and a bound on what a request may send."""
+"""Errors as application/problem+json (RFC 9457), and a limit on requests' size."""
 
 from __future__ import annotations
 
