@@ -66,7 +66,8 @@ def axes_matrix(axes: str | Sequence[Sequence[float]]) -> np.ndarray:
         )
     if np.linalg.det(matrix) < 0:
         raise SettingsError(
-            f"axes are {str(axes)[:200]!r}, a mirror image, which no mounting of a sensor is; turn the sign of one axis"
+            f"axes are {str(axes)[:200]!r}, a mirror image, which no mounting of a sensor is; change the sign of one "
+            f"axis"
         )
     return matrix
 

@@ -90,7 +90,7 @@ class TimelinePage:
 
     def _open(self) -> WindowStore:
         if not (self._folder / FILE_NAME).is_file():
-            raise StoreError("there are no windows yet; they come once a plan is known and a sensor delivers")
+            raise StoreError("there are no windows yet; they come once a plan is known and a sensor delivers data")
         return WindowStore(self._folder)
 
     def _read(self, wanted: date | None) -> DayView | None:

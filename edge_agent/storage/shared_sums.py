@@ -38,9 +38,7 @@ def read_shared_sums(path: Path, classes: int) -> SharedSums:
     try:
         with safe_open(path, framework="numpy") as file:
             if missing := sorted({*_NAMES} - {*file.keys()}):
-                raise StoreError(
-                    f"the federation's last model holds no {missing[0]}: it learns by training, not by sums"
-                )
+                raise StoreError(f"the federation's last model has no {missing[0]}: it learns by training, not by sums")
             gram, moment, clients = (file.get_tensor(name) for name in _NAMES)
     except (OSError, SafetensorError) as error:
         raise StoreError(f"the federation's last model cannot be read: {error}") from error

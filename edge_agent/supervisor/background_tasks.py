@@ -136,5 +136,5 @@ class BackgroundTasks:
 
 
 def _failed(memory: str, command: Evaluate, reason: str) -> Evaluated:
-    why = f"round {command.round}: the candidate cannot be judged: {reason}"
+    why = f"round {command.round}: the candidate can't be evaluated: {reason}"
     return Evaluated(memory, command, Verdict(command.round, command.kind, "failed", why, release=command.release))

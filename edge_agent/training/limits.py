@@ -97,13 +97,13 @@ def _with_torch(memory_mb: int) -> Placement:
         return fallback(f"torch {torch.__version__} has no CUDA", memory_mb)
     try:
         if not torch.cuda.is_available():
-            return fallback(f"torch {torch.__version__} finds no GPU that it can use", memory_mb)
+            return fallback(f"torch {torch.__version__} finds no usable GPU", memory_mb)
         found = torch.cuda.get_device_properties(0)
         if memory_mb:
             torch.cuda.set_per_process_memory_fraction(min(1.0, (memory_mb << 20) / found.total_memory))
         torch.zeros(1, device="cuda")
     except RuntimeError as error:
-        return fallback(f"CUDA cannot be begun: {first_line(error)}", memory_mb)
+        return fallback(f"CUDA can't be initialized: {first_line(error)}", memory_mb)
     compute_reproducibly()
     return Placement("cuda", f"on {found.name}, by torch {torch.__version__} with CUDA {torch.version.cuda}")
 

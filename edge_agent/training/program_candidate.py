@@ -84,7 +84,7 @@ def export_candidate(
     raw = path.read_bytes()
     state, info = arrays.read_kept(raw), json.loads(metadata_in(raw).get(METADATA, "null"))
     if not isinstance(info, dict):
-        raise JobError(f"the checkpoint in {path} does not say what it is of")
+        raise JobError(f"the checkpoint in {path} doesn't describe itself")
     served = {name: state[name.removeprefix(PARAMS).removeprefix(BUFFERS)] for name in program.manifest.served}
     spec = InputSpec.from_json(info["input"])
     values = served | _statistics(spec, program)

@@ -116,7 +116,7 @@ class SumsRuntime(TrainingRuntime):
         kept = arrays.read_kept(self.job.client_state.read_bytes())
         shapes = {name: kept[name].shape for name in (GRAM, MOMENT) if name in kept}
         if shapes != {GRAM: self._shared.sums.gram.shape, MOMENT: self._shared.sums.moment.shape}:
-            raise JobError("the kept client state is another than the plan asks for; delete the data folder")
+            raise JobError("the stored client state doesn't match the plan; delete the data folder")
         return FixedSums(kept[GRAM], kept[MOMENT]), {}
 
     def received(self, client: FixedSums | None) -> FixedSums | None:

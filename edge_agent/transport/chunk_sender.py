@@ -50,7 +50,7 @@ class UploadSender:
             self.pump()
             return None
         # a damaged disk must not hold up the updates behind this one
-        nonce, reason = self._store.manifest(update_id).nonce, "its file is gone from this device"
+        nonce, reason = self._store.manifest(update_id).nonce, "its file is missing on this device"
         gone = Acknowledgement(update_id=update_id, nonce=nonce, status="refused", reason=reason)
         return Acknowledged(gone)
 

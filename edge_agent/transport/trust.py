@@ -51,7 +51,7 @@ class Trust:
             return envelope.body
         if envelope.signature is None:
             raise TrustError(
-                f"the {kind} is not signed, but this device has enrolled and takes only what its server signs"
+                f"the {kind} is not signed, but this device has enrolled and accepts only its server's signed messages"
             )
         device = "" if kind is Kind.ANNOUNCEMENT else self._device
         try:
@@ -91,7 +91,7 @@ class Trust:
 
     def _check_time(self, announcement: Announcement) -> None:
         if announcement.expires is None:
-            raise TrustError("the announcement does not say until when it holds")
+            raise TrustError("the announcement has no expiry")
         late_s = self._clock() - announcement.expires
         if late_s > 0:
             raise TrustError(

@@ -1,5 +1,4 @@
-"""A torch module as a pure function of parameters and buffers, its input examples, and CUDA settings that match the
-CPU.
+"""A torch module as a pure function of parameters and buffers, its inputs, and CUDA settings that match the CPU.
 
 Images are bytes until they are looked at: (x / 255 − mean) / std by channel, batch by batch. An image's bytes take a
 quarter of its float32 numbers, and the conversion is two exactly rounded operations an element: the numbers are the

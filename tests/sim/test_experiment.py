@@ -118,7 +118,7 @@ def test_a_plan_for_other_classes_is_refused(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "the plan is for the classes a, b, synthetic has" in done.output
     done = CliRunner(env={"COLUMNS": "300"}).invoke(app, [*words, "--preset", "synthetic-smoke"])
-    assert "give one of them" in done.output
+    assert "give only one" in done.output
 
 
 def test_presets_repeat_papers_without_a_servers_screening() -> None:

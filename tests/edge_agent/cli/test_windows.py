@@ -123,7 +123,7 @@ def test_a_span_by_its_ends(person: Person) -> None:
         (["--session", "0"], "give --activity"),
         (["--session", "0", "--file", "a", "--activity", "walk"], "either a file or a session"),
         (["--session", "0", "--last", "1h", "--activity", "walk"], "either a time, or a file or session"),
-        (["--file", "fone", "--activity", "walk"], "'fone' names no one file; did you mean 'phone'"),
+        (["--file", "fone", "--activity", "walk"], "'fone' doesn't name exactly one file; did you mean 'phone'"),
     ],
 )
 def test_what_cannot_be_labelled_is_said(person: Person, words: list[str], answer: str) -> None:
@@ -203,5 +203,5 @@ def test_models_are_shown_and_rolled_back(person: Person) -> None:
     assert "global model of round 1" in person.types("models", "--rollback").stderr
     assert listed() == [(1, True, True), (2, False, True)]
     (person.data / "r2.onnx").unlink()
-    assert "gone or damaged" in person.types("models", "--rollback").stderr.replace("\n", " ")
+    assert "missing or damaged" in person.types("models", "--rollback").stderr.replace("\n", " ")
     assert listed() == [(1, True, True), (2, False, False)]

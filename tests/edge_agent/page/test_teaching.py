@@ -120,6 +120,6 @@ def test_a_device_is_withdrawn_and_takes_part_again(page: Page, device: TaughtDe
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto(device.address)
     page.get_by_role("button", name="Withdraw this device").click()
-    page.locator("#part-words", has_text="the server has not confirmed it yet").wait_for()
+    page.locator("#part-words", has_text="the server hasn't confirmed it yet").wait_for()
     page.get_by_role("button", name="Take part again").click()
     page.locator("#part-words", has_text="This device takes part.").wait_for()

@@ -90,7 +90,7 @@ def test_torch_has_its_share_of_the_gpu_and_no_cap_of_its_address_space(
         '(docs/devices.md), or set [training] device = "cpu"'
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "finds no GPU that it can use" in place("torch", "cuda", 512).words
+    assert "finds no usable GPU" in place("torch", "cuda", 512).words
     assert caps == [1024, 512]
 
 

@@ -376,10 +376,10 @@ def test_what_is_odd_about_samples_is_told_once_and_nothing_of_sound_ones():
     assert len(in_g) == 1
     assert "set the unit of the acceleration to g" in in_g[0]
     (alone,) = told([record(times, lying())])
-    assert "the gyroscope gave no samples" in alone
+    assert "the gyroscope has no samples" in alone
     lost = told([record(times, np.full((1500, 3), np.nan)), gyro])
     assert any("lack a number" in words for words in lost)
-    assert any("the accelerometer gave no samples" in words for words in lost)
+    assert any("the accelerometer has no samples" in words for words in lost)
 
 
 @pytest.mark.parametrize("dates", ["datetime64[ns]", "object"])

@@ -98,7 +98,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: p
             ["--holdout", "leave-clients-out:1", "--set", "holdout.epochs=abc"],
             "epochs: expected a whole number",
         ),
-        (["--set", "holdout.epochs=3"], "--set holdout.epochs: there is no --holdout to set it of"),
+        (["--set", "holdout.epochs=3"], "--set holdout.epochs needs --holdout"),
         (["--scale", "0"], "scale: expected more than 0 (got 0.0)"),
         (["--init", "nothing.safetensors"], "no such file; expected a checkpoint of `sim pretrain`"),
         (["--set", "partition.alpha=1"], "--set partition.alpha needs --partition"),
