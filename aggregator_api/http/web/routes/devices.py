@@ -6,11 +6,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth.scopes import requires
-from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.devices import contributions
 from aggregator_api.devices.service import DeviceTags, find
 from aggregator_api.federations import service
@@ -21,12 +19,11 @@ from aggregator_api.http.queries.listings import DeviceFilter, EventFilter, Page
 from aggregator_api.http.queries.resources import Device, EnrolmentState
 from aggregator_api.http.queries.rounds import class_metric_of, metric_of
 from aggregator_api.http.web import views
-from aggregator_api.http.web.forms import FormDep, words_of
+from aggregator_api.http.web.forms import FormDep, pressed, validated, words_of
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow
 from federation.protocol.messages import class_score_names
-from gaitway.errors import first_problem
 
 router = APIRouter()
 
@@ -96,34 +93,13 @@ def live(request: Request, database: DatabaseDep, name: FederationName, device: 
 
 
 @router.post("/federations/{name}/devices/{device}/approve")
-@requires("operator")
-def approve(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
-    """Let a device in."""
-    devices.approve(name, device)
-    return _back(name, device, form)
-
-
 @router.post("/federations/{name}/devices/{device}/revoke")
-@requires("operator")
-def revoke(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
-    """Put a device out."""
-    devices.revoke(name, device)
-    return _back(name, device, form)
-
-
 @router.post("/federations/{name}/devices/{device}/reinstate")
-@requires("operator")
-def reinstate(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
-    """Lift a device's suspension."""
-    devices.reinstate(name, device)
-    return _back(name, device, form)
-
-
 @router.post("/federations/{name}/devices/{device}/withdraw")
 @requires("operator")
-def withdraw(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
-    """Take a device's sums out of a continuous federation."""
-    devices.withdraw(name, device)
+def act(request: Request, devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Do what the path ends in: let a device in, put it out, lift its suspension, or take its sums out."""
+    getattr(devices, pressed(request))(name, device)
     return _back(name, device, form)
 
 
@@ -131,11 +107,7 @@ def withdraw(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -
 @requires("operator")
 def set_tags(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
     """Put a device into these groups and no others."""
-    try:
-        wanted = DeviceTags.model_validate({"tags": words_of(form.get("tags", ""))})
-    except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True, model=DeviceTags)) from error
-    devices.set_tags(name, device, wanted.tags)
+    devices.set_tags(name, device, validated(DeviceTags, {"tags": words_of(form.get("tags", ""))}).tags)
     return _back(name, device, form)
 
 

@@ -17,7 +17,6 @@ import segno
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from markupsafe import Markup
-from pydantic import ValidationError
 
 from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import UnprocessableError
@@ -29,11 +28,10 @@ from aggregator_api.http.dependencies import DatabaseDep, FederationName, Identi
 from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.credentials import MadeToken
 from aggregator_api.http.queries.listings import DeviceFilter, PageParams
-from aggregator_api.http.web.forms import Form, FormDep, words_of
+from aggregator_api.http.web.forms import Form, FormDep, pressed, validated, whole_number, words_of
 from aggregator_api.http.web.pages import page
 from aggregator_api.storage.db import audit
 from federation.protocol.enrolment_uri import EnrolmentUri
-from gaitway.errors import first_problem
 
 router = APIRouter()
 
@@ -72,38 +70,25 @@ def make_token(request: Request, database: DatabaseDep, identity: IdentityDep, n
 
 
 @router.post("/federations/{name}/enrolment-tokens/{token}/revoke")
-@requires("operator")
-def revoke_token(database: DatabaseDep, name: str, token: TokenId, form: FormDep) -> Response:
-    """Let a token let nobody in."""
-    with database.write() as session:
-        revoke(session, service.get_federation(session, name), token)
-        audit.mention(f"token {token}")
-    return RedirectResponse(f"/federations/{name}/enrolment", 303)
-
-
 @router.post("/federations/{name}/enrolment-tokens/{token}/confirm")
 @requires("operator")
-def confirm_token(database: DatabaseDep, name: str, token: TokenId, form: FormDep) -> Response:
-    """Let a token that a restore holds let a device in."""
+def act(request: Request, database: DatabaseDep, name: str, token: TokenId, form: FormDep) -> Response:
+    """Do what the path ends in: let a token let nobody in, or let one that a restore holds let a device in."""
     with database.write() as session:
-        confirm(session, service.get_federation(session, name), token)
+        {"revoke": revoke, "confirm": confirm}[pressed(request)](session, service.get_federation(session, name), token)
         audit.mention(f"token {token}")
     return RedirectResponse(f"/federations/{name}/enrolment", 303)
 
 
 def _wanted(form: Form) -> NewToken:
-    try:
-        hours = int(form.get("hours") or 24)
-        return NewToken(
-            device=form.get("device", "").strip() or None,
-            auto_approve=form.get("auto_approve") == "yes",
-            tags=words_of(form.get("tags", "")),
-            lifetime_s=hours * HOUR_S,
-        )
-    except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True, model=NewToken)) from error
-    except ValueError as error:
-        raise UnprocessableError("hours: expected a whole number") from error
+    hours = whole_number(form, "hours")
+    fields = {
+        "device": form.get("device", "").strip() or None,
+        "auto_approve": form.get("auto_approve") == "yes",
+        "tags": words_of(form.get("tags", "")),
+        "lifetime_s": HOUR_S * (24 if hours is None else hours),
+    }
+    return validated(NewToken, fields)
 
 
 def _links(made: MadeToken, name: str, server: str) -> dict[str, Any]:

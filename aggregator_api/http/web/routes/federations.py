@@ -19,7 +19,7 @@ from aggregator_api.http.queries.listings import EventFilter, PageParams, latest
 from aggregator_api.http.queries.resources import SIMULATE, UpdateStatus
 from aggregator_api.http.queries.rounds import metric_of
 from aggregator_api.http.web import views
-from aggregator_api.http.web.forms import FormDep
+from aggregator_api.http.web.forms import FormDep, pressed
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
 from aggregator_api.storage.db.models import FederationRow
@@ -158,30 +158,12 @@ def plan_file(database: DatabaseDep, name: FederationName) -> Response:
 
 
 @router.post("/federations/{name}/pause")
-@requires("operator")
-def pause(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
-    """Let no further round begin or close."""
-    federations.pause(name)
-    return _back(name)
-
-
 @router.post("/federations/{name}/resume")
-@requires("operator")
-def resume(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
-    """Resume a paused federation."""
-    federations.resume(name)
-    return _back(name)
-
-
 @router.post("/federations/{name}/stop")
 @requires("operator")
-def stop(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
-    """End a federation for good."""
-    federations.stop(name)
-    return _back(name)
-
-
-def _back(name: str) -> Response:
+def act(request: Request, federations: FederationServiceDep, name: str, form: FormDep) -> Response:
+    """Do what the path ends in: let no further round begin or close, resume, or end the federation for good."""
+    getattr(federations, pressed(request))(name)
     return RedirectResponse(f"/federations/{name}", 303)
 
 

@@ -30,7 +30,7 @@ from aggregator_api.http.queries import listings, rounds
 from aggregator_api.http.queries.comparisons import difference
 from aggregator_api.http.queries.rounds import class_metric_of, metric_of
 from aggregator_api.http.web import views
-from aggregator_api.http.web.forms import Form, FormDep
+from aggregator_api.http.web.forms import Form, FormDep, validated, whole_number
 from aggregator_api.http.web.pages import page
 from aggregator_api.rollouts import promotion, release_steps, transitions
 from aggregator_api.rollouts.release_steps import ReleaseGate, ReleaseStep, given_versions
@@ -39,7 +39,6 @@ from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import FederationRow, ModelVersionRow
-from gaitway.errors import first_problem
 
 router = APIRouter()
 
@@ -251,13 +250,8 @@ def onnx(database: DatabaseDep, blobs: BlobStoreDep, name: FederationName, versi
 def move(names: AliasServiceDep, database: DatabaseDep, name: FederationName, form: FormDep) -> Response:
     """Let a name stand for a version; a new one is made. What was compared must still be what the name stands for."""
     alias = _alias(form.get("alias", "").strip())
-    try:
-        fields = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
-        target = AliasTarget.model_validate({"version": int(form.get("version", "")), **fields})
-    except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True, model=AliasTarget)) from error
-    except ValueError as error:
-        raise UnprocessableError("version: expected a whole number") from error
+    fields = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
+    target = validated(AliasTarget, {"version": whole_number(form, "version"), **fields})
     with database.read() as session:
         present = promotion.named_version(session, service.get_federation(session, name), alias)
         refuse_changed(form, alias, present)
