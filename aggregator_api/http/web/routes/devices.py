@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 from aggregator_api.auth.scopes import requires
 from aggregator_api.devices import contributions
 from aggregator_api.devices.service import DeviceTags, find
-from aggregator_api.federations import service
-from aggregator_api.http.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep
+from aggregator_api.http.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep, PlaceDep
 from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.devices import activity, history
 from aggregator_api.http.queries.listings import DeviceFilter, EventFilter, PageParams, latest_events
@@ -43,35 +42,22 @@ WantedDep = Annotated[DeviceFilter, Depends(_wanted)]
 
 @router.get("/federations/{name}/devices")
 @requires("operator", "read")
-def listing(
-    request: Request,
-    database: DatabaseDep,
-    name: FederationName,
-    cursor: PageDep,
-    wanted: WantedDep,
-) -> Response:
+def listing(request: Request, place: PlaceDep, cursor: PageDep, wanted: WantedDep) -> Response:
     """List the devices, of one enrolment state or group; a whole name leads to its device, a beginning lists them."""
-    with database.read() as session:
-        row = service.get_federation(session, name)
+    with place.read() as (session, row):
         if wanted.find_name and repositories.find_device(session, row, wanted.find_name) is not None:
-            return RedirectResponse(f"/federations/{name}/devices/{wanted.find_name}", 303)
+            return RedirectResponse(f"/federations/{place.name}/devices/{wanted.find_name}", 303)
         shown = _listed(session, row, cursor, wanted)
-    return page(request, "devices.html", federation=name, **shown)
+    return page(request, "devices.html", federation=place.name, **shown)
 
 
 @router.get("/live/federations/{name}/devices")
 @requires("operator", "read")
-def live_listing(
-    request: Request,
-    database: DatabaseDep,
-    name: FederationName,
-    cursor: PageDep,
-    wanted: WantedDep,
-) -> Response:
+def live_listing(request: Request, place: PlaceDep, cursor: PageDep, wanted: WantedDep) -> Response:
     """List them anew."""
-    with database.read() as session:
-        shown = _listed(session, service.get_federation(session, name), cursor, wanted)
-    return part(request, "parts/devices.html", federation=name, **shown)
+    with place.read() as (session, row):
+        shown = _listed(session, row, cursor, wanted)
+    return part(request, "parts/devices.html", federation=place.name, **shown)
 
 
 @router.get("/federations/{name}/devices/{device}")

@@ -17,6 +17,7 @@ from aggregator_api.http.dependencies import (
     DatabaseDep,
     FederationName,
     PageDep,
+    PlaceDep,
     RolloutNumber,
     RolloutServiceDep,
     SettingsServiceDep,
@@ -63,30 +64,24 @@ MODES = {
 
 @router.get("/federations/{name}/rollouts")
 @requires("operator", "read")
-def listing(
-    request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep, before: Before = None
-) -> Response:
+def listing(request: Request, place: PlaceDep, cursor: PageDep, before: Before = None) -> Response:
     """List the rollouts, how models are released, and what happened to versions (before that event)."""
-    with database.read() as session:
-        row = service.get_federation(session, name)
+    with place.read() as (session, row):
         shown = {**_listed(session, row, cursor), **_timeline(session, row, before)}
         detail = listings.federation(session, row)
         newest = detail.model.version
     shown |= {"settings": detail.plan.rollout, "modes": MODES, "schedules": SCHEDULES, "newest": newest}
     shown |= {"schedule": schedule_of(detail.plan.rollout) or OWN, "own": OWN, "before": before}
-    return page(request, "rollouts.html", federation=name, **shown)
+    return page(request, "rollouts.html", federation=place.name, **shown)
 
 
 @router.get("/live/federations/{name}/rollouts")
 @requires("operator", "read")
-def live_listing(
-    request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep, before: Before = None
-) -> Response:
+def live_listing(request: Request, place: PlaceDep, cursor: PageDep, before: Before = None) -> Response:
     """List them anew."""
-    with database.read() as session:
-        row = service.get_federation(session, name)
+    with place.read() as (session, row):
         shown = {**_listed(session, row, cursor), **_timeline(session, row, before)}
-    return part(request, "parts/rollouts.html", federation=name, before=before, **shown)
+    return part(request, "parts/rollouts.html", federation=place.name, before=before, **shown)
 
 
 @router.post("/federations/{name}")
@@ -101,15 +96,15 @@ def change(settings: SettingsServiceDep, name: FederationName, form: FormDep) ->
 
 @router.post("/federations/{name}/rollouts")
 @requires("operator")
-def start(rollouts: RolloutServiceDep, database: DatabaseDep, name: FederationName, form: FormDep) -> Response:
+def start(rollouts: RolloutServiceDep, place: PlaceDep, form: FormDep) -> Response:
     """Begin to release a version, by a schedule of waves where one is chosen."""
     schedule = SCHEDULES.get(_schedule(form.get("schedule", "") or OWN))
     waves = {} if schedule is None else {"waves": schedule.waves, "soak_s": schedule.soak_s}
-    with database.read() as session:
-        refuse_changed(form, "what devices use", present_version(session, service.get_federation(session, name)))
+    with place.read() as (session, row):
+        refuse_changed(form, "what devices use", present_version(session, row))
     fields = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
     wanted = validated(NewRollout, {"version": whole_number(form, "version"), **fields, **waves})
-    return _to(name, rollouts.start(name, wanted))
+    return _to(place.name, rollouts.start(place.name, wanted))
 
 
 @router.get("/federations/{name}/rollouts/{number}")
