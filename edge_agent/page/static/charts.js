@@ -1,7 +1,7 @@
-/** Two small charts on canvas: lines of samples, and confidence over time. No library: they draw once a second. */
+/** A small chart on canvas: lines of samples. No library: it draws once a second. */
 
 /** @param {string} name @returns {string} a colour of the style sheet */
-export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** @param {HTMLCanvasElement} canvas @returns {{ctx: CanvasRenderingContext2D, w: number, h: number}} */
 function cleared(canvas) {
@@ -52,22 +52,4 @@ export function drawLines(canvas, rows, columns) {
     rows.forEach((row, n) => ctx.lineTo(LEFT + (n / Math.max(1, rows.length - 1)) * (w - LEFT - 2), y(row[column])));
     ctx.stroke();
   });
-}
-
-/** Draw [time, label, probability] of the last `span` seconds as bars in the label's colour; what has no probability, a
- * number, is in words alone.
- * @param {HTMLCanvasElement} canvas @param {[number, string, number | null][]} seen @param {number} now @param {number} span
- * @param {(label: string) => string} colourOf */
-export function drawConfidence(canvas, seen, now, span, colourOf) {
-  const { ctx, w, h } = cleared(canvas);
-  /** @param {number} p */
-  const y = (p) => h - 8 - p * (h - 16);
-  /** @param {number} t */
-  const x = (t) => LEFT + (1 - (now - t) / span) * (w - LEFT - 4);
-  rules(ctx, w, [[0, "0 %"], [0.5, "50 %"], [1, "100 %"]], y);
-  for (const [at, label, p] of seen) {
-    if (p === null) continue;
-    ctx.fillStyle = colourOf(label);
-    ctx.fillRect(x(at) - 1, y(p), 3, y(0) - y(p));
-  }
 }

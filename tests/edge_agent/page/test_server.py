@@ -44,7 +44,7 @@ def test_it_shows_what_the_device_recognizes_and_why_it_does_not_train(device: P
     assert "It would not train now: the battery holds 20 %, and 50 % are asked for." in said["words"]
     assert "It keeps 2 labelled windows, and 10 without an activity." in said["words"]
     _, kept, _ = device.send("GET", "/api/windows")
-    assert (kept["labels"], kept["unlabelled"][0]["windows"]) == (["sit", "walk", "run"], 10)
+    assert kept["labels"] == ["sit", "walk", "run"]
     assert [(row["activity"], row["windows"]) for row in kept["classes"]] == [("sit", 2), ("", 10)]
 
 
@@ -73,10 +73,10 @@ def test_windows_are_deleted_by_class_and_by_day(device: PageDevice) -> None:
 
 
 def test_the_model_before_is_used_again(device: PageDevice) -> None:
-    assert device.send("POST", "/api/roll-back", {})[1] == {"model": "global model of round 6"}
+    assert device.send("POST", "/api/roll-back", {})[1] == {"words": "Now in use: the global model of round 6."}
     _, found, _ = device.send("GET", "/api/models")
     assert [(one["round"], one["adopted"]) for one in found["models"]] == [(6, True), (7, False)]
-    assert "taken back by hand" in found["judged"][-1]
+    assert "taken back by hand" in found["why"][-1]
     (device.data / "r7.onnx").unlink()
     status, refused, _ = device.send("POST", "/api/roll-back", {})
     assert (status, "gone or damaged" in refused["error"]) == (409, True)
