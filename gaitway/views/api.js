@@ -46,7 +46,7 @@
  *   "count-as" {activity, label}, "pause-lesson", "resume-lesson", "cancel-lesson" {}.
  * @property {string} unable why nothing can be taught; the rest is missing then
  * @property {string[]} labels of the federation @property {{name: string, counts_as: string}[]} personal
- * @property {Lesson | null} lesson @property {number} lesson_s @property {string} said of the last lesson
+ * @property {Lesson | null} lesson @property {number} lesson_s @property {string} message about the last lesson
  * @property {Taught | null} result @property {string} why_not there is none @property {string} used the model in use
  * @property {Participation} [participation]
  * @property {boolean} [recording] whether "stop-recording" {} would end something

@@ -54,7 +54,7 @@ function band({ seen, now }, labels) {
   return [
     drawn(
       "svg",
-      { class: "band", viewBox: "0 0 300 40", preserveAspectRatio: "none", role: "img", "aria-label": inWords(recent) },
+      { class: "band", viewBox: "0 0 300 40", preserveAspectRatio: "none", role: "img", "aria-label": bandLabel(recent) },
       ...bars,
     ),
     element("p", { class: "span quiet" }, element("span", {}, clock(1000 * (now - SPAN_S))), element("span", {}, "now")),
@@ -69,7 +69,7 @@ export function legend(names, labels) {
 }
 
 /** @param {Now["seen"]} recent */
-function inWords(recent) {
+function bandLabel(recent) {
   const begins = recent.filter(([, label], i) => recent[i - 1]?.[1] !== label);
   return begins
     .slice(-6)

@@ -39,7 +39,7 @@ export function teachingView(device) {
 function lesson(act) {
   const left = element("strong");
   const what = element("p", { class: "title", role: "status" });
-  const words = element("p", { class: "said", role: "status" });
+  const words = element("p", { class: "lesson", role: "status" });
   const bar = element("progress", { value: 0, "aria-label": "Of this lesson" });
   const problem = problemPlace();
   const pressed = (/** @type {() => string} */ name) => () => attempt(problem, () => act(name()));
@@ -54,7 +54,7 @@ function lesson(act) {
     element("div", {}, what, words, bar, element("div", { class: "row" }, pause, cancel, stop), problem),
   );
   /** @param {Teaching} found */
-  const show = ({ lesson: now, lesson_s: all, said, recording }) => {
+  const show = ({ lesson: now, lesson_s: all, message, recording }) => {
     isPaused = !!now?.paused;
     root.classList.toggle("runs", now !== null);
     tell(left, String(now ? Math.max(0, Math.ceil(all - now.done_s)) : all));
@@ -63,7 +63,7 @@ function lesson(act) {
     tell(what, now ? `${isPaused ? "Paused" : "Now"}: ${labelText(now.activity)}` : "Tap an activity");
     const hint = isPaused ? "Nothing counts until you go on." : `Go on for ${all} seconds, as you always do it.`;
     const first = `Then do it for ${all} seconds, with the sensor where it always is.`;
-    tell(words, now ? now.warning || hint : capital(labelText(said)) || first);
+    tell(words, now ? now.warning || hint : capital(labelText(message)) || first);
     words.classList.toggle("warned", !!now?.warning);
     tell(pause, isPaused ? "Go on" : "Pause");
     pause.hidden = cancel.hidden = !now;

@@ -80,7 +80,7 @@ function teaching({ teacher, recorder, models, labels }) {
       warning: lesson.warning(Date.now()),
     },
     lesson_s: LESSON_MS / 1000,
-    said: lastTaught && message.includes("learnt.") ? `${labelText(lastTaught)}: ${message}` : message,
+    message: lastTaught && message.includes("learnt.") ? `${labelText(lastTaught)}: ${message}` : message,
     result: taught && described(taught),
     why_not: teacher.problem,
     used: [uses, ...ownInWords(teacher)].join(" "),

@@ -1,5 +1,5 @@
 /** The device's page: the views for people, what the device keeps, and what its doctor finds. */
-import { action, attempt, card, counted, element, fill, follow, problemPlace, tell, whenChanged } from "./views/dom.js";
+import { action, attempt, card, counted, drawn, element, fill, follow, problemPlace, tell, whenChanged } from "./views/dom.js";
 import { DayView } from "./views/day.js";
 import { model, participation, privacy, table } from "./views/federation.js";
 import { labelForm } from "./views/label.js";
@@ -7,7 +7,6 @@ import { labelText } from "./views/labels.js";
 import { nowView } from "./views/now.js";
 import { teachingView } from "./views/teach.js";
 import { ask, CHANGED, LOGGED_OUT, logOut, Refused } from "./agent.js";
-import { drawLines } from "./charts.js";
 
 /** @typedef {import("./views/api.js").Models & {models: {name: string, adopted: boolean, whole: boolean, score: number | null, sha256: string}[]}} Models */
 /** @typedef {{activity: string, origin: string, windows: number, bytes: number, last_s: number}} Kept */
@@ -106,20 +105,30 @@ function noWindows(error) {
 }
 
 function signalsCard() {
-  const keys = ["x", "y", "z"].flatMap((axis, i) => [element("i", { class: `c${i + 1}` }), axis]);
-  const chart = (/** @type {string} */ title, /** @type {string} */ unit) => {
-    const canvas = element("canvas", { role: "img", "aria-label": `${title} of the last window` });
-    const caption = element("figcaption", {}, `${title}, ${unit} `, element("span", { class: "keys" }, keys.map((each) => (each instanceof Node ? each.cloneNode(true) : each))));
-    return { canvas, root: element("figure", {}, caption, canvas) };
-  };
-  const acc = chart("Acceleration", "m/s²"), gyro = chart("Rotation", "rad/s");
+  const charts = [signalChart("Acceleration", "m/s²", [0, 1, 2]), signalChart("Rotation", "rad/s", [3, 4, 5])];
   const note = element("p", { class: "quiet" });
   const show = (/** @type {number[][]} */ rows) => {
-    drawLines(acc.canvas, rows, [0, 1, 2]);
-    drawLines(gyro.canvas, rows, [3, 4, 5]);
+    for (const chart of charts) chart.show(rows);
     tell(note, rows.length ? `The last window: ${rows.length} samples, as measured.` : "No window of signals has come yet.");
   };
-  return { root: card("Signals", acc.root, gyro.root, note), show };
+  return { root: card("Signals", ...charts.map((chart) => chart.root), note), show };
+}
+
+/** Samples as lines on one scale. @param {string} title @param {string} unit @param {number[]} columns x, y and z of a row */
+function signalChart(title, unit, columns) {
+  const svg = drawn("svg", { class: "lines", preserveAspectRatio: "none", role: "img", "aria-label": `${title} of the last window` });
+  const range = element("span");
+  const keys = ["x", "y", "z"].flatMap((axis, i) => [element("i", { class: `class-${i}` }), axis]);
+  const root = element("figure", {}, element("figcaption", {}, `${title}, ${unit}`, element("span", { class: "keys" }, keys), range), svg);
+  const show = (/** @type {number[][]} */ rows) => {
+    const all = rows.flatMap((row) => columns.map((column) => row[column]));
+    const low = Math.min(...all), high = Math.max(...all), span = Math.max(1, high - low);
+    tell(range, rows.length ? `${low.toFixed(1)} to ${high.toFixed(1)}` : "");
+    svg.setAttribute("viewBox", `0 0 ${Math.max(1, rows.length - 1)} 100`);
+    const pointsOf = (/** @type {number} */ column) => rows.map((row, n) => `${n},${50 - (96 * (row[column] - (low + high) / 2)) / span}`).join(" ");
+    svg.replaceChildren(...columns.map((column, i) => drawn("polyline", { class: `line-${i + 1}`, points: pointsOf(column) })));
+  };
+  return { root, show };
 }
 
 // ---- what is kept
