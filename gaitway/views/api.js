@@ -53,8 +53,16 @@
  */
 
 /** @typedef {{takes_part: boolean, can: boolean, words: string, withdraws?: string}} Participation "withdraw", "take-part" */
-/** @typedef {{words: string[], promises: string, more?: string}} Privacy of "privacy"; "accept-plan" {promises} */
+/**
+ * @typedef {object} Privacy of "privacy"
+ * @property {string[]} words @property {string} promises that "accept-plan" {promises} accepts; empty: none
+ * @property {string} [more] what is said besides
+ */
 /** @typedef {{label: string, name: string, body?: object}} Choice an action, and what its button says */
-/** @typedef {{used: string, caution?: string, why: string[], choices: Choice[], result?: string}} Models of "models" */
+/**
+ * @typedef {object} Models of "models"
+ * @property {string} used @property {string[]} why @property {Choice[]} choices
+ * @property {string} [caution] @property {string} [result] of the last choice
+ */
 
 export {};

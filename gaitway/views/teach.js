@@ -165,7 +165,7 @@ function confusionTable({ rows, columns, matrix }) {
   return element(
     "table",
     { class: "confusion" },
-    element("caption", {}, "Rows: what you did. Columns: what was recognized."),
+    element("caption", {}, "Rows: done. Columns: recognized."),
     element("thead", {}, element("tr", {}, element("td"), heads)),
     element("tbody", {}, lines),
   );

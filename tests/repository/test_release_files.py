@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.distribution import BUILD, DistributionError, absolute_links, build
+from deploy.distribution import BUILD, NPM_SHARED, DistributionError, absolute_links, build
 from tests.repository.imports import PACKAGES, REPOSITORY
 
 RUNTIME = "vendor/ort/ort-wasm-simd-threaded.wasm"
@@ -67,9 +67,11 @@ def test_the_npm_package_holds_the_phones_modules_and_needs_nothing_but_onnx_run
         file = archive.extractfile("package/package.json")
         assert file is not None
         about = json.load(file)
-    listed = ["git", "ls-files", "--", "phone/app/*.js"]
+    listed = ["git", "ls-files", "--", "phone/app/*.js", *(f"{folder}/*.js" for folder in NPM_SHARED.values())]
     tracked = subprocess.run(listed, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
-    assert {name.removeprefix("phone/") for name in tracked} == names - {"package.json", "LICENSE"}
+    served = {folder: f"app/{name}" for name, folder in NPM_SHARED.items()} | {"phone/app": "app"}
+    packed = {served[folder] + name.removeprefix(folder) for name in tracked for folder in served if folder in name}
+    assert packed == names - {"package.json", "LICENSE"}
     assert set(about["dependencies"]) == {"onnxruntime-web"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from datetime import datetime
@@ -16,6 +17,9 @@ from edge_agent.config.settings import load
 from edge_agent.errors import ConfigError
 from edge_agent.page.access import password_hash
 from edge_agent.page.server import MAX_BYTES, served_page
+from edge_agent.page.service import ACTIONS, VIEWS
+from gaitway import views
+from phone import APP
 from tests.edge_agent.page.page_devices import PageDevice, Seen
 
 PASSWORD = "correct horse"
@@ -46,6 +50,24 @@ def test_it_shows_what_the_device_recognizes_and_why_it_does_not_train(device: P
     _, kept, _ = device.send("GET", "/api/windows")
     assert kept["labels"] == ["sit", "walk", "run"]
     assert [(row["activity"], row["windows"]) for row in kept["classes"]] == [("sit", 2), ("", 10)]
+
+
+def test_the_device_and_the_phone_answer_all_that_the_views_ask(device: PageDevice) -> None:
+    sources = {path.name: path.read_text() for path in views.FOLDER.glob("*.js")}
+    asked = {name for text in sources.values() for name in re.findall(r'\b(?:ask|act)\("([\w-]+)"', text)}
+    asked |= set(re.findall(r'"((?:pause|resume|cancel)-lesson)"', sources["teach.js"]))
+    assert {"day", "teaching", "label", "withdraw"} < asked
+    assert asked <= {*VIEWS, *ACTIONS}
+    phone = (APP / "device.js").read_text()
+    assert [name for name in asked if not re.search(rf'^  "?{name}"?[:,]', phone, re.MULTILINE)] == []
+    answers = {"Now": "now", "Privacy": "privacy", "Models": "models"}
+    found = {kind: device.send("GET", f"/api/{name}")[1] for kind, name in answers.items()}
+    found["Day"] = device.send("POST", "/api/day", {"day": None})[1]
+    for kind, answer in found.items():
+        typed = re.search(rf"@typedef \{{object\}} {kind} (.*?)\*/", sources["api.js"], re.DOTALL)
+        needed = re.findall(r"@property \{[^ ]+( \| null)?\S*\} (\w+)", typed[1] if typed else "")
+        assert needed
+        assert {name for _, name in needed} <= set(answer), kind
 
 
 def test_a_label_for_the_last_minute_is_stored_and_taken_back(device: PageDevice) -> None:
