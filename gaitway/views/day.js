@@ -101,7 +101,8 @@ export class DayView {
   draw(found) {
     fill(this.which, found.days.map((day) => element("option", { value: day }, dayName(day))));
     this.which.value = found.day;
-    fill(this.choices, found.labels.map((label) => element("button", { type: "button", onclick: () => this.give(this.chosen, label) }, nameOf(label))));
+    const giving = (/** @type {string} */ label) => () => this.give(this.chosen, label);
+    fill(this.choices, found.labels.map((label) => element("button", { type: "button", onclick: giving(label) }, nameOf(label))));
     if (!found.labels.length) fill(this.choices, element("p", { class: "quiet" }, found.why_no_labels));
     fill(this.chart, found.stretches.length ? this.drawChart(found) : element("p", {}, "Nothing is known of this day."));
     const nothing = "Nothing to ask: what was recognized is certain, or labelled.";
@@ -216,7 +217,8 @@ export class DayView {
     const { recognized, certainty, movement, label, kept } = stretch;
     const when = `${minuteClock(1000 * stretch.from_s)} to ${minuteClock(1000 * stretch.to_s)}`;
     const on = dayOf(stretch.from_s);
-    const seen = recognized ? `${labelText(recognized)}, ${Math.round(100 * (certainty ?? 0))} %` : movement === null ? "not recognized yet" : "not recognized";
+    const none = movement === null ? "not recognized yet" : "not recognized";
+    const seen = recognized ? `${labelText(recognized)}, ${Math.round(100 * (certainty ?? 0))} %` : none;
     const differs = label && recognized && label !== recognized ? " (differs)" : "";
     const given = !kept ? "no window is kept" : label ? `labelled ${labelText(label)}${differs}` : "no label";
     return element(

@@ -175,6 +175,7 @@ function confusionTable({ rows, columns, matrix }) {
 function own(act) {
   const name = element("input", { id: "own-name", maxlength: MAX_NAME_LENGTH, autocomplete: "off" });
   const list = element("ul", { class: "own" });
+  const problem = problemPlace();
   const add = action("Add it", async () => {
     await act("add-activity", { activity: name.value });
     name.value = "";
@@ -184,6 +185,7 @@ function own(act) {
     element("div", {}, element("label", { for: "own-name" }, "Name"), name),
     add,
     list,
+    problem,
     explained(
       "Only this device knows it, and its name is never sent.",
       "Nothing that this device sends has its windows, unless you say here as which of the federation's activities they count.",
@@ -196,7 +198,7 @@ function own(act) {
       personal.map(({ name: each, counts_as: label }, i) => {
         const choice = element(
           "select",
-          { id: `sent-${i}`, onchange: () => void act("count-as", { activity: each, label: choice.value }) },
+          { id: `sent-${i}`, onchange: () => attempt(problem, () => act("count-as", { activity: each, label: choice.value })) },
           element("option", { value: "" }, "no, it stays on this device"),
           labels.map((one) => element("option", { value: one }, `yes, as ${labelText(one)}`)),
         );

@@ -1,5 +1,7 @@
 /** The device behind this page: questions to its agent over HTTP, as gaitway/views/api.js has them. */
 
+import { tell } from "./views/dom.js";
+
 /** The event of an answer that wants a password first. */
 export const LOGGED_OUT = "gaitway-logged-out";
 /** The event of a change, after which everything is asked again. */
@@ -43,7 +45,7 @@ async function request(name, body) {
   const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
   const link = /** @type {HTMLElement} */ (document.getElementById("link"));
   const answer = await fetch(`/api/${name}`, options).catch(() => null);
-  link.textContent = answer ? "" : SILENT;
+  tell(link, answer ? "" : SILENT);
   link.classList.toggle("lost", !answer);
   if (!answer) throw new Error(SILENT);
   const found = await answer.json();

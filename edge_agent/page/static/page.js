@@ -8,7 +8,8 @@ import { nowView } from "./views/now.js";
 import { teachingView } from "./views/teach.js";
 import { ask, CHANGED, LOGGED_OUT, logOut, Refused } from "./agent.js";
 
-/** @typedef {import("./views/api.js").Models & {models: {name: string, adopted: boolean, whole: boolean, score: number | null, sha256: string}[]}} Models */
+/** @typedef {{name: string, adopted: boolean, whole: boolean, score: number | null, sha256: string}} Model */
+/** @typedef {import("./views/api.js").Models & {models: Model[]}} Models */
 /** @typedef {{activity: string, origin: string, windows: number, bytes: number, last_s: number}} Kept */
 /** @typedef {{labels: string[], why_no_labels: string, classes: Kept[], days: [string, {[activity: string]: number}][]}} Windows */
 /** @typedef {{level: string, check: string, message: string, advice: string}} Finding */

@@ -102,7 +102,10 @@ function now({ recorder, labels }) {
   const note = element("p", { class: "quiet", role: "status" });
   const root = card("I am now …", buttons, note);
   const draw = () => {
-    const label = recorder.label === null ? "Windows have no label now; you can give it later." : `From now on everything is ${labelText(recorder.label)}, until you tap something else.`;
+    const label =
+      recorder.label === null
+        ? "Windows have no label now; you can give it later."
+        : `From now on everything is ${labelText(recorder.label)}, until you tap something else.`;
     note.textContent = recorder.running ? label : "Start recording first.";
     const focused = buttons.contains(document.activeElement) ? document.activeElement?.textContent : null;
     const choices = [...labels(), null].map((label) =>

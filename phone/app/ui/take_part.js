@@ -163,7 +163,8 @@ function progressBar({ round, steps, all }) {
 
 /** @param {import("../types.js").AgentState | null} state @returns {import("../views/api.js").Participation} */
 function wishOf(state) {
-  const withdraws = isPrivateState(state) ? WITHDRAWS_FROM_SUMS : (state?.isContinuous ?? true) ? WITHDRAWS_SUMS : WITHDRAWS_FROM_ROUNDS;
+  const seen = (state?.isContinuous ?? true) ? WITHDRAWS_SUMS : WITHDRAWS_FROM_ROUNDS;
+  const withdraws = isPrivateState(state) ? WITHDRAWS_FROM_SUMS : seen;
   return { takes_part: state?.takesPart !== false, can: true, words: "", withdraws };
 }
 
