@@ -40,7 +40,7 @@ PHONES = {"phone-1": "s01_phone100-waist", "phone-2": "s01_phone200-waist"}
 HEADER = "time_ms,acc_x,acc_y,acc_z,gyro_x,gyro_y,gyro_z,activity,session"
 BEGAN_MS = 1.78e12
 HOUR_MS = 3.6e6
-USED = re.compile(r"^The (shared|personal) head( for any orientation)? of version \d+")
+USED = re.compile(r"^The (shared|personal) model( for any orientation)? of version \d+")
 
 
 def a_plan() -> Plan:
