@@ -44,13 +44,14 @@ function detailsOf([at, , chance], { now, by }) {
 function band({ seen, now }, labels) {
   const recent = seen.filter(([at]) => at > now - SPAN_S);
   if (!recent.length) return element("p", {}, "Nothing was recognized yet.");
+  const names = [...new Set(recent.map(([, label]) => label))];
+  const coloured = labels.length ? labels : names; // the federation's may not have come yet
   const bars = recent.map(([at, label, chance], i) => {
     const height = Math.max(4, 40 * (chance ?? 0));
     const x = Math.max(0, at - now + SPAN_S);
     const end = Math.min(recent[i + 1]?.[0] ?? Infinity, at + ANSWER_S) - now + SPAN_S;
-    return drawn("rect", { x, y: 40 - height, width: Math.max(0.1, end - x + 0.1), height, class: classOf(label, labels) });
+    return drawn("rect", { x, y: 40 - height, width: Math.max(0.1, end - x + 0.1), height, class: classOf(label, coloured) });
   });
-  const names = [...new Set(recent.map(([, label]) => label))];
   return [
     drawn(
       "svg",
@@ -58,7 +59,7 @@ function band({ seen, now }, labels) {
       ...bars,
     ),
     element("p", { class: "span quiet" }, element("span", {}, clock(1000 * (now - SPAN_S))), element("span", {}, "now")),
-    legend(names, labels),
+    legend(names, coloured),
   ];
 }
 
