@@ -59,7 +59,7 @@ class OwnAnswer(NamedTuple):
 
 OwnAnswers = Callable[[Sequence[Window]], Sequence[OwnAnswer | None]]
 """What a person's own head says of windows; None of each that is none of their own activities."""
-OWN_HEAD = "your own head, of Teach me"
+OWN_HEAD = "your model, of Teach me"
 
 
 class Classifier:
