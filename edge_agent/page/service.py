@@ -204,15 +204,17 @@ class PageService:
             known = days(store)[:MAX_DAYS]
             day = request.day or (known[0] if known else date.today())
             minutes, newest_s = read_minutes(store, *bounds(day)), bounds(known[0] if known else day)[1]
-            asked = uncertain(read_minutes(store, newest_s - ASKED_S, newest_s))
+            unsure = uncertain(read_minutes(store, newest_s - ASKED_S, newest_s))
             return {
                 **_labels_to_give(store),
                 "day": day.isoformat(),
-                "days": [each.isoformat() for each in known],
-                "movement": [[n * MINUTE_S, each.movement / each.seen] for n, each in minutes.items() if each.seen],
+                "days": [past.isoformat() for past in known],
+                "movement": [
+                    [n * MINUTE_S, minute.movement / minute.seen] for n, minute in minutes.items() if minute.seen
+                ],
                 "stretches": [stretch._asdict() for stretch in stretches(minutes)],
-                "uncertain": [stretch._asdict() for stretch in asked[:MAX_ASKED]],
-                "uncertain_more": max(0, len(asked) - MAX_ASKED),
+                "uncertain": [stretch._asdict() for stretch in unsure[:MAX_ASKED]],
+                "uncertain_more": max(0, len(unsure) - MAX_ASKED),
                 "problem": "",
             }
 
