@@ -168,7 +168,7 @@ RELEASES: dict[str, tuple[str, dict[str, object]]] = {
         for name, schedule in SCHEDULES.items()
     },
     "manual": ("in waves, when an operator rolls a version out", release_settings("manual")),
-    "off": ("each device uses what it trained itself, and in the end the last version", release_settings("off")),
+    "off": ("each device chooses the model that does best on its own windows", release_settings("off")),
 }
 """How models reach devices: the words of the choice, and a plan's `rollout`."""
 NORMALIZATIONS = tuple(
