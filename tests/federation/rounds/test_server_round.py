@@ -207,21 +207,6 @@ def test_failed_rounds_do_not_count_and_too_many_in_a_row_pause() -> None:
     ]
 
 
-@given(st.lists(st.sampled_from([PUBLISHED, FAILED])), st.integers(1, 5), st.integers(1, 5))
-def test_between_two_pauses_there_are_at_most_so_many_failures(
-    phases: list[RoundPhase], rounds: int, attempts: int
-) -> None:
-    settings = RoundSettings(rounds=rounds, max_failed_rounds=attempts)
-    progress, since = Progress(), 0
-    for phase in phases:
-        progress = progress.after(phase)
-        since = since + 1 if phase is FAILED else 0
-        assert progress.must_pause(settings) == (since == attempts)
-        since %= attempts
-    assert progress.published == phases.count(PUBLISHED)
-    assert progress.is_finished(settings) == (phases.count(PUBLISHED) >= rounds)
-
-
 def test_only_refusals_in_a_row_suspend() -> None:
     settings, count, course = RoundSettings(max_refused_updates=2), 0, []
     for used in (False, True, False, False, True):
