@@ -314,7 +314,7 @@ def test_files_are_kept_for_ever_under_a_name_that_changes_with_them(server: Tes
         assert answer.status_code == 200
         assert "immutable" in answer.headers["cache-control"]
         assert answer.headers["content-type"].partition(";")[0] == MEDIA_TYPES[name]
-    assert server.get("/static/000000000000/app.css").headers["cache-control"] == "no-cache"
+    assert server.get("/static/000000000000/base.css").headers["cache-control"] == "no-cache"
     for gone in ("/static/x/SHA256SUMS", "/static/x/../files.py", "/static/x/LICENSE-htmx"):
         assert server.get(gone).status_code in (401, 404)
 

@@ -21,11 +21,11 @@ from models import Model, ModelOutput
 from models.registry import MODELS
 from sim.attacks import Attack
 from sim.cli.app import app
-from sim.data.federated_data import FederatedData
+from sim.data.federated_data import EVERYONE, FederatedData, pooled
 from sim.data.images import IMAGE_SETS, LabelledImages
 from sim.data.images.reader import IMAGENET, PartitionTargets
 from sim.data.partitions import Dirichlet, Natural
-from sim.data.repartition import EVERYONE, current_partition, pooled
+from sim.data.repartition import current_partition
 from sim.data.selection import few_shot, scaled
 from sim.data.sources.images import image_federation
 from sim.results.run_directory import RunDirectory
