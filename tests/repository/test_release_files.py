@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.distribution import BUILD, DistributionError, absolute_links, build
+from deploy.distribution import BUILD, NPM_SHARED, DistributionError, absolute_links, build
 from tests.repository.imports import PACKAGES, REPOSITORY, tracked
 
 RUNTIME = "vendor/ort/ort-wasm-simd-threaded.wasm"
@@ -66,6 +66,8 @@ def test_the_npm_package_holds_the_phones_modules_and_needs_nothing_but_onnx_run
         assert file is not None
         about = json.load(file)
     modules = {file.relative_to(REPOSITORY / "phone").as_posix() for file in tracked("phone/app/*.js")}
+    for served, folder in NPM_SHARED.items():
+        modules |= {f"app/{served}/{file.name}" for file in tracked(f"{folder}/*.js")}
     assert modules == names - {"package.json", "LICENSE"}
     assert set(about["dependencies"]) == {"onnxruntime-web"}
 
