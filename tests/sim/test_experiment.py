@@ -143,7 +143,7 @@ INFO = CheckpointInfo("hart_alp", HART, ("a", "b"), InputSpec.windows((0.0,) * 6
 def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "mae.safetensors", build("hart_alp", classes=2, **HART), INFO)
     given = {"model": "hart_alp", "init": tmp_path / "mae.safetensors"}
-    with pytest.raises(SettingsError, match=r"holds a hart_alp whose .* start from a checkpoint of the same model"):
+    with pytest.raises(SettingsError, match=r"contains a hart_alp whose .* start from a checkpoint of the same model"):
         _ = resolve(settings_for("fedali", **given, set=["model.feature_dim=32", "model.blocks=1"])).networks
 
 

@@ -111,7 +111,7 @@ def test_a_person_reads_which_plan_is_refused_and_accepts_it(page: Page, device:
     privacy.get_by_text("Accept the plan …").click()
     assert describe_promises(less) in privacy.locator(".confirm").inner_text()
     privacy.get_by_role("button", name="Accept", exact=True).click()
-    privacy.get_by_text(f"Required here, whatever the server says: {describe_promises(less)}").wait_for()
+    privacy.get_by_text(f"Required by this device: {describe_promises(less)}").wait_for()
     with closing(StateStore(device.data)) as store:
         assert pinned_promises(store) == less
 

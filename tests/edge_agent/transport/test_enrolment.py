@@ -352,7 +352,7 @@ def test_a_key_is_read_from_its_file_and_without_one_there_is_none(tmp_path: Pat
 @pytest.mark.parametrize("text", ["", "\n", "two words", "a\nb", "x" * 2000, "gw_\x00"])
 def test_what_is_no_key_is_said_and_not_shown(tmp_path: Path, text: str) -> None:
     (tmp_path / "key").write_text(text)
-    with pytest.raises(ConfigError, match="holds no API key; expected one line"):
+    with pytest.raises(ConfigError, match="contains no API key; expected one line"):
         key_of(tmp_path / "key")
     with pytest.raises(ConfigError, match="cannot be read"):
         key_of(tmp_path / "none")

@@ -236,7 +236,7 @@ def forged(asked: bytes, name: str, signer: str) -> bytes:
     ("one identity for two", "lists a device twice"),
     ("without this device", "doesn't contain this device"),
     ("with other keys of this device", "doesn't contain this device"),
-    ("of another request", "of another sum"),
+    ("of another request", "belongs to another sum"),
     ("a device's identity has changed", "another identity in the list than before"),
 ])  # fmt: skip
 def test_a_list_of_members_that_is_forged_ends_it(forgery: str, reason: str) -> None:

@@ -152,7 +152,7 @@ def test_the_published_masks_have_6746_such_images(gaitway_data: Path) -> None:
         ("a.csv", b"\xff\xfe", "cannot be read as text"),
         ("a.csv.gz", b"no gzip", "cannot be read"),
         ("a.csv.gz", gzip.compress(LINES.encode(), mtime=0)[:-12], "cannot be read"),
-        ("a.csv", HEAD.encode() + b"x" * 200, "holds more than 200 bytes"),
+        ("a.csv", HEAD.encode() + b"x" * 200, "has more than 200 bytes"),
     ],
 )
 def test_another_file_is_refused_in_words(
@@ -166,6 +166,6 @@ def test_another_file_is_refused_in_words(
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        GaitwayError, match=r"nothing\.csv is no file; expected a CSV, or CSV.gz, with the columns image"
+        GaitwayError, match=r"nothing\.csv isn't a file; expected a CSV, or CSV.gz, with the columns image"
     ):
         single_class_images(tmp_path / "nothing.csv")
