@@ -293,9 +293,9 @@ def test_apportion_by_hand() -> None:
     [
         ({"kind": "dirichlett"}, "did you mean 'dirichlet'"),
         ({"kind": "dirichlet", "alhpa": 1}, "option of the partition dirichlet 'alhpa'.*did you mean 'alpha'"),
-        ({"kind": "dirichlet", "alpha": "small"}, r"dirichlet: alpha: .*\(came: 'small'\)"),
+        ({"kind": "dirichlet", "alpha": "small"}, r"dirichlet: alpha: .*\(got 'small'\)"),
         ({"kind": "dirichlet", "alpha": 0}, "alpha is 0"),
-        ({"kind": "dirichlet", "axis": "row"}, r"axis: .*\(came: 'row'\)"),
+        ({"kind": "dirichlet", "axis": "row"}, r"axis: .*\(got 'row'\)"),
         ({"kind": "shards", "sigma": 11}, "sigma is 11"),
         ({"kind": "power_law", "gamma": 0}, "gamma is 0"),
         ({"kind": "power_law", "alpha": 0}, "power_law: alpha is 0"),
