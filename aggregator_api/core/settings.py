@@ -303,7 +303,7 @@ class Settings(NotificationSettings):
 
     @property
     def ledger(self) -> Path:
-        """The folder of the ledger; by default beside data_dir, so that no copy of data_dir holds it."""
+        """The folder of the ledger; by default next to data_dir, so that copies of data_dir exclude it."""
         folder = self.data_dir.resolve()
         return (self.ledger_dir or folder.with_name(f"{folder.name}-ledger")).resolve()
 
@@ -350,7 +350,7 @@ class Settings(NotificationSettings):
 
     @property
     def device_broker(self) -> tuple[str, int, bool] | None:
-        """Host, port and TLS of the broker as devices are told; None: they are told nothing."""
+        """Host, port and TLS of the broker that devices get; None: none."""
         if self.public_broker_url is not None:
             url = urlsplit(self.public_broker_url)
             tls = url.scheme == "mqtts"
@@ -361,7 +361,7 @@ class Settings(NotificationSettings):
 
     @property
     def mqtt_login(self) -> BrokerAccess:
-        """How the server comes in at the broker.
+        """The server's login at the broker.
 
         Raises:
             ConfigError: if the password's file cannot be read.

@@ -94,7 +94,7 @@ def find(session: Session, federation: FederationRow, token: str, device: str, n
 
 
 def revoke(session: Session, federation: FederationRow, id: int) -> EnrolmentTokenRow:
-    """Let a token that was not used let nobody in.
+    """Revoke an unused token.
 
     Raises:
         NotFoundError: if the federation has no such token; so for `confirm`.

@@ -54,7 +54,7 @@ class PresenceCheck:
         self._asked[federation] = self._clock(), time.time()
 
     def drop(self) -> None:
-        """Take nobody's silence for an answer to what was asked so far."""
+        """Drop pending presence checks, so that silence isn't taken for an answer."""
         self._asked.clear()
 
     def over(self) -> list[tuple[str, float]]:
@@ -67,7 +67,7 @@ class PresenceCheck:
 
 
 def mark_unresponsive(session: Session, federation: str, asked_at: float) -> None:
-    """Take devices for offline that were not heard since; one that was is where it said."""
+    """Mark devices as offline that were silent since then."""
     row = repositories.find_federation(session, federation)
     if row is None:
         return
@@ -112,7 +112,7 @@ def count_missed(session: Session, federation: FederationRow, row: RoundRow, dev
 
 
 def forgive(session: Session, row: RoundRow) -> None:
-    """Begin the count anew of those whose updates a round has."""
+    """Reset the count of devices whose updates a round has."""
     heard = select(ParticipationRow.device_id).where(
         ParticipationRow.round_id == row.id, ParticipationRow.outcome == ClientStatus.RECEIVED
     )

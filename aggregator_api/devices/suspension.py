@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 def count_refused(
     session: Session, federation: FederationRow, device: DeviceRow, settings: RoundSettings, number: int, reason: str
 ) -> None:
-    """Count an update of a device that was refused for what it holds, and suspend the device if it is one too many."""
+    """Count a device's update that was refused for its content, and suspend the device at the limit."""
     if device.suspended_at is not None:
         return
     device.refused_updates = refused_updates(device.refused_updates, used=False)
@@ -90,7 +90,7 @@ def judge_round(
     is_published: bool,
     summed: Collection[str] | None = None,
 ) -> None:
-    """Count what a round has left out (device to reason), and begin anew with those whose updates it has used.
+    """Count a round's left-out updates (device to reason), and reset the count of devices whose updates it used.
 
     summed: whose updates these are, where a secure sum has added them. Its devices send several messages: one that has
     sent a bad one besides does not begin anew.
@@ -118,7 +118,7 @@ def reinstate(session: Session, federation: FederationRow, device: DeviceRow) ->
 
 
 def needed_devices(session: Session, federation: FederationRow, plan: Plan) -> int:
-    """Return how many devices must be online for a round to begin; nobody waits for suspended ones."""
+    """Return how many devices must be online for a round to begin, without suspended ones."""
     needed, least = server_round.needed_devices(plan), quorum(plan)
     return needed if needed == least else max(least, needed - count_suspended(session, federation))
 
@@ -179,7 +179,7 @@ def verified_body(federation: FederationRow, row: DeviceRow, kind: Kind, signed:
 
 
 def has_key(row: DeviceRow) -> bool:
-    """Whether a device has enrolled with a key, so that what it says of a plan or a model is signed."""
+    """Whether a device has enrolled with a key, so that its refusals of plans and models are signed."""
     return row.enrolment == "approved" and row.public_key is not None
 
 

@@ -42,7 +42,7 @@ class VoucherFile(Strict):
 
 
 class ImportedVouchers(NamedTuple):
-    """What came of a file: whose vouchers are kept, and why others' aren't."""
+    """The result of importing a file: devices with stored vouchers, and reasons for the others."""
 
     devices: tuple[str, ...]
     ignored: dict[str, str]

@@ -147,7 +147,7 @@ class AliasService:
 
 
 def moved_by_server(federation: FederationRow) -> tuple[str, ...]:
-    """Return the aliases that the server moves, and nobody removes."""
+    """Return the aliases that the server moves, which can't be removed."""
     return (*MOVED_BY_ROUNDS, *(MOVED_BY_ROLLOUTS if transitions.settings_of(federation).used else ()))
 
 
@@ -156,7 +156,7 @@ def _merge_settings(present: Settings, wanted: Settings) -> Settings:
 
 
 def _in_words(wanted: FederationChanges) -> str:
-    """List what is changed; settings of rounds go by their bare names, as they always did."""
+    """List the changed settings; settings of rounds have bare names."""
     changed = [f"{field} = {getattr(wanted.rounds, field)}" for field in sorted(wanted.rounds.model_fields_set)]
     for name in ("publication", "rollout", "promotion"):
         settings = getattr(wanted, name)

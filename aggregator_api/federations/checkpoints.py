@@ -32,7 +32,7 @@ _LENGTH_BYTES = 8
 
 
 class UploadedCheckpoint(NamedTuple):
-    """A checkpoint that was checked: the name and size of its bytes, what it says of its model, and its tensors."""
+    """A checked checkpoint: the name and size of its blob, its model's description, and its tensors."""
 
     sha256: str
     size: int

@@ -46,7 +46,7 @@ def _live(plan: Plan) -> Plan:
 
 
 def _without_screening(plan: Plan) -> Plan:
-    """Switch off the two rules about single updates that are on by default, where nobody asks for them.
+    """Switch off the two default rules about single updates unless they are requested.
 
     They would judge what a server with secure sums does not see.
     """

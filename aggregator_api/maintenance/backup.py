@@ -33,7 +33,7 @@ from gaitway.files import private_file, private_folder
 
 DUMP, BLOBS = "database.dump", "blobs"
 DESCRIPTION = "backup.json"
-"""A file of every backup: it says what is in it, and that it is one."""
+"""A file in every backup, which describes and identifies it."""
 AUTHORITY_KEYS = (OPERATOR_FILE, "authority/ca.key", "broker/authority/ca.key")
 """Files below the data folder that let their holder rule the server, or be a broker."""
 

@@ -72,7 +72,7 @@ def catch_up(database: Database, ledger: Ledger) -> None:
 
 
 def replay(session: Session, ledger: Ledger) -> ReplayResult:
-    """End again what has ended since a backup, inside the caller's transaction; without the ledger hold everything.
+    """Revoke again what ended since a backup, inside the caller's transaction; without the ledger, hold everything.
 
     Browsers' sessions end in any case: they are younger than a day, and a login brings another.
     """

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class FailedDelivery(NamedTuple):
-    """The last notification of a channel, which nobody took."""
+    """A channel's last failed notification."""
 
     channel: str
     reason: str
@@ -80,7 +80,7 @@ class _Repeats:
 
 
 class RefusalLog:
-    """Counts what is refused, and writes it down."""
+    """Counts refusals, and writes them to the audit log."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database

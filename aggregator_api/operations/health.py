@@ -59,7 +59,7 @@ class MessageQueue(Protocol):
 
 
 class Readiness:
-    """Says what does not work: to anybody who asks, so without addresses, paths and the database's own words."""
+    """The public readiness check, which shows no addresses, paths or database messages."""
 
     def __init__(
         self, settings: Settings, database: Database, blobs: BlobStore, broker: BrokerHealth, messages: MessageQueue

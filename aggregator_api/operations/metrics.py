@@ -154,7 +154,7 @@ class ServerCollector:
 
 
 class DatabaseCollector:
-    """How the federations stand, and what has happened since they were created."""
+    """Metrics of the federations' state and history."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

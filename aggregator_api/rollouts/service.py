@@ -148,7 +148,7 @@ class RolloutService:
         self._transition(name, number, Paused())
 
     def resume(self, name: str, number: int) -> None:
-        """Resume a paused rollout; its present wave begins anew."""
+        """Resume a paused rollout; its current wave starts again."""
         self._transition(name, number, Resumed(self._clock()))
 
     def halt(self, name: str, number: int) -> None:
@@ -197,7 +197,7 @@ def begin(session: Session, federation: FederationRow, new: NewRollout, now: flo
 
 
 def move(session: Session, federation: FederationRow, number: int, event: Event, now: float) -> bool:
-    """Pause, resume or halt a rollout inside the caller's transaction; returns whether devices must be told.
+    """Pause, resume or halt a rollout inside the caller's transaction; return whether to notify devices.
 
     Raises:
         NotFoundError: if there is no such rollout.

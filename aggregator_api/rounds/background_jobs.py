@@ -40,7 +40,7 @@ RETRY_S = 1.0
 
 
 class Owner(Protocol):
-    """Who wants the work done, and takes what comes of it."""
+    """The owner of a job, which takes its result."""
 
     def contract(self, federation: FederationRow) -> Contract:
         """Return what a federation accepts."""

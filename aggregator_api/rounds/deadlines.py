@@ -59,7 +59,7 @@ class SteadyClock:
 
 
 def deadlines_passed(session: Session, now: float) -> list[str]:
-    """Return the federations whose open round is over its deadline and has not been told."""
+    """Return the federations whose open round has passed its deadline without an event yet."""
     query = (
         select(FederationRow.name)
         .join(RoundRow, RoundRow.federation_id == FederationRow.id)

@@ -80,7 +80,7 @@ def test_honest_sums_of_many_clients_are_possible_and_so_is_what_is_left_of_them
         ("gram", 0, 1 << 50, "reach"),
         ("gram", 5, 1 << 24, "not positive semidefinite"),
         ("gram", 0, -(1 << 26), "below 0"),
-        ("gram", -1, 1 << 18, "in one place and"),
+        ("gram", -1, 1 << 18, "in one place but"),
         ("moment", (0, 0), 1 << 24, "above"),
         ("moment", (-1, 1), -(1 << 22), "weight of"),
     ],

@@ -30,7 +30,7 @@ from aggregator_api.operations.counts import RefusalLog
 from aggregator_api.storage.db.audit import Intent
 
 MAX_CALLERS = 10_000
-"""With a bucket in memory; the one used longest ago makes room, and a caller that comes back then starts full."""
+"""Buckets in memory; the least recently used one is dropped, and a returning caller then starts with a full one."""
 
 
 class AuthMiddleware:
@@ -88,7 +88,7 @@ class AuthMiddleware:
         return caller
 
     def _without_key(self, scope: Scope, needed: scopes.Need | None) -> Caller | None:
-        """Let everybody send what anybody may, and nobody anything else."""
+        """Allow only open routes without a key."""
         address = network(scope["state"]["client_address"])
         if wait := self._by_address.take(address):
             raise TooManyError(f"too many requests from {address}; the next is accepted in {wait:.1f} s", wait_s=wait)

@@ -161,7 +161,7 @@ class CoalescedReads:
         self._answers = Coalescing[tuple[list[Message], Scope]]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or send what was made for it and others."""
+        """Pass on the request, or send the shared response."""
         key = _key(scope) if scope["type"] == "http" else None
         if key is None:
             await self._app(scope, receive, send)

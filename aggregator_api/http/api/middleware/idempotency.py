@@ -29,7 +29,7 @@ from aggregator_api.storage.db.models import IdempotentRequestRow
 
 RETENTION_S = 24 * 3600.0
 STALE_AFTER_S = 300.0
-"""A request that is worked on for so long was lost with its server."""
+"""Age at which an unfinished request counts as lost with its server."""
 MAX_STORED = 10_000
 MAX_RESPONSE_BYTES = 1 << 19
 

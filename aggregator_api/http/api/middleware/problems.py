@@ -143,7 +143,7 @@ def _where(location: tuple[int | str, ...]) -> str:
 
 
 class FailedRequests:
-    """Answers for what failed; what was not foreseen it raises anew, for whoever serves the application to log.
+    """Answers failed requests with problems; unexpected errors are raised again for the server to log.
 
     An exception handler of the application would answer outside of all middleware: a browser would get JSON, without
     the headers that every answer has.

@@ -63,7 +63,7 @@ async def follow(
     device: Name,
     last_event_id: Annotated[str, Header(max_length=64, description="continue after this event")] = "",
 ) -> StreamingResponse:
-    """Send what is retained for the device, then what comes; a second stream of a device ends the first."""
+    """Send the device's retained messages, then new ones; a device's second stream ends the first."""
     stream = messages.follow(name, device, caller.id, last_event_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(stream, headers=headers, media_type=over_http.MEDIA_TYPE)
