@@ -31,7 +31,7 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="TOML file of settings, overridden by the environment (GAITWAY_PORT=…).",
+        help="TOML file of settings, overridden by the environment, such as GAITWAY_PORT (default: none).",
     ),
 ]
 DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]

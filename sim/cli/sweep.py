@@ -63,7 +63,9 @@ class SweepArguments:
         bool, typer.Option("--json", help="Print the comparison as JSON at the end, and everything else to stderr.")
     ] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print each cell's command.")] = False
-    run_options: Annotated[list[str] | None, typer.Argument(help="After `--`: options of every `run`.")] = None
+    run_options: Annotated[
+        list[str] | None, typer.Argument(help="After `--`: options of every `run` (default: none).")
+    ] = None
 
 
 @taking(SweepArguments)

@@ -147,7 +147,7 @@ def test_a_device_that_was_told_of_fewer_dealers_is_not_opened() -> None:
     assert "two different lists of those who dealt" in server.tell(NAMES[0], ServerMessage.INCLUDED, body).reason
 
 
-@pytest.mark.parametrize(("head", "reason"), [(b"", "does not show what device3 has signed"), (b"x", "not signed")])
+@pytest.mark.parametrize(("head", "reason"), [(b"", "does not show what device3 has signed"), (b"x", "isn't signed")])
 def test_without_the_head_of_a_neighbour_nothing_is_opened(head: bytes, reason: str) -> None:
     server = LyingServer()
     body = server.included(set())
