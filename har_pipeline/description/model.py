@@ -89,7 +89,7 @@ class Labels(DescriptionPart):
         for word, label in self.map.items():
             if self.names and label not in self.names:
                 raise ValueError(
-                    f"map maps {word!r} to {label!r}, which isn't a label; {did_you_mean(label, self.names)}"
+                    f"map turns {word!r} into {label!r}, which isn't a label; {did_you_mean(label, self.names)}"
                 )
             if word in self.ignore or (word in self.names and word != label):
                 raise ValueError(f"{word!r} is in map, and in {'ignore' if word in self.ignore else 'names'} as well")

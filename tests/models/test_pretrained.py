@@ -164,7 +164,7 @@ def test_files_that_are_more_or_less_than_tensors_are_refused(
     ):
         load_pretrained(network(), path)
     torch.save({"state_dict": {"conv1.weight": torch.zeros(1)}}, path)
-    with pytest.raises(CheckpointError, match=r"it holds a dictionary with \['state_dict'\]; expected"):
+    with pytest.raises(CheckpointError, match=r"it contains a dictionary with \['state_dict'\]; expected"):
         load_pretrained(network(), path)
     path.write_text("no weights")
     with pytest.raises(CheckpointError, match=r"neither a safetensors file nor one of torch\.save; .*b'no weights'"):

@@ -45,7 +45,7 @@ def test_it_shows_what_the_device_recognizes_and_why_it_does_not_train(device: P
     assert (len(found["signals"]), len(found["signals"][0])) == (128, 6)
     _, said, _ = device.send("GET", "/api/status")
     assert said["device"] == "kitchen-pi"
-    assert "It would not train now: the battery holds 20 %, and 50 % are asked for." in said["words"]
+    assert "It can't train now: the battery holds 20 %, and 50 % are asked for." in said["words"]
     assert "It keeps 2 labelled windows, and 10 without an activity." in said["words"]
     _, kept, _ = device.send("GET", "/api/windows")
     assert kept["labels"] == ["sit", "walk", "run"]

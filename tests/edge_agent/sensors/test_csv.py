@@ -152,7 +152,7 @@ def test_an_unknown_activity_leaves_its_file_out_and_says_so(tmp_path: Path) -> 
     assert (found.counts, isinstance(found.event, DataReady)) == ({"walking": 22}, True)
     assert list(found.skipped) == ["a.csv"]
     (reason,) = found.skipped["a.csv"]
-    assert "a.csv, line 2: activity 'idle' is no label" in reason
+    assert "a.csv, line 2: activity 'idle' isn't a label" in reason
     assert "labels.ignore" in reason
     assert Taken(config).skipped == found.skipped  # also after a restart
     assert any(

@@ -267,7 +267,7 @@ def test_damaged_files_are_errors_that_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_what_travels_in_the_clear_is_warned_about() -> None:
-    assert "whoever listens" in warning_about("http://gaitway.example")
+    assert "anyone on the network path" in warning_about("http://gaitway.example")
     for safe in ("https://gaitway.example", "http://127.0.0.1:8080", "http://localhost", "http://[::1]:8080"):
         assert warning_about(safe) == ""
 

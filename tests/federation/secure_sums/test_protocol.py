@@ -158,7 +158,7 @@ def keys_for_seeds(body: bytes) -> bytes:
 
 @pytest.mark.parametrize(("kind", "change", "refusal", "survives"), [
     (Kind.SUM_KEYS, of_small_order, "has small order", True),
-    (Kind.SUM_KEYS, lambda body: body.replace(b"device1", b"device2"), "belong to another device", True),
+    (Kind.SUM_KEYS, lambda body: body.replace(b"device1", b"device2"), "those of another device", True),
     (Kind.SUM_KEYS, lambda body: b"{", "PublicKeys", True),
     (Kind.SUM_KEYS, other_seed, None, True),  # as if on the way: the device does not find its own keys in the list
     (Kind.SUM_SHARES, unreadable_shares, None, False),

@@ -335,7 +335,7 @@ def test_what_is_not_clear_is_refused_in_words(case, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("sensor_logger", {}, "needs labels"),
+        ("sensor_logger", {}, "labels are missing"),
         ("sensor_logger", {"labels": "walking"}, "expected a list"),
         ("sensor_logger", {"labels": ["a", "a"]}, "names an activity twice"),
         ("sensor_logger", {**LABELS, "annotations": {"up": "stairs"}}, "'stairs', which isn't a label"),

@@ -27,7 +27,7 @@ XYZ = {"columns": ["x", "y", "z"]}
         ({"labels": "walking"}, r"labels: expected a list of names, .*got 'walking'"),
         ({"labels": ["go", "go"]}, "labels: names has 'go' twice"),
         ({"labels": [1, 2]}, "labels.names: expected a word"),
-        ({"labels": {"names": ["go"], "map": {"run": "og"}}}, "map sends 'run' to 'og', .*did you mean 'go'"),
+        ({"labels": {"names": ["go"], "map": {"run": "og"}}}, "map turns 'run' into 'og', .*did you mean 'go'"),
         ({"labels": {"names": ["go"], "ignore": ["go"]}}, "'go' cannot be a label"),
         ({"labels": {"names": ["go", "run"], "map": {"run": "go"}}}, "'run' is in map, and in names"),
         ({"tyme": 3}, "unknown key 'tyme'; did you mean 'time'"),

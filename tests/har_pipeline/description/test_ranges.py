@@ -136,7 +136,11 @@ def test_a_recording_without_a_range_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "error", "words"),
     [
-        ([(1, 1, 4, 1, 50), (1, 1, 1, 40, 60)], SourceError, r"labels.txt, line 2: 40 to 60 overlaps 1 to 50 of .* 1,"),
+        (
+            [(1, 1, 4, 1, 50), (1, 1, 1, 40, 60)],
+            SourceError,
+            r"labels.txt, line 2: 40 to 60 overlaps 1 to 50 of .* 1 with",
+        ),
         ([(1, 1, 4, 50, 1)], SourceError, "line 1: 50 to 1 isn't a range"),
         ([(1, 1, 5, 1, 50)], LabelError, "line 1: activity '5' isn't a label"),
         ([], SourceError, "labels.txt is empty"),

@@ -230,4 +230,4 @@ def test_damaged_rows_and_another_rate_than_the_declared_one_are_findings(tmp_pa
     assert lost["3", "gyro"].startswith("3 rows (0.1%)")
     declared = [each for each in found if each.code == "declared_rate"]
     assert {(each.client, each.sensor) for each in declared} == {(c, s) for c in ("3", "12") for s in ("acc", "gyro")}
-    assert "measured 25 samples a second, about half of it, declared 50 Hz" in declared[0].message
+    assert "measured 25 samples per second, about half of it, declared 50 Hz" in declared[0].message

@@ -103,7 +103,7 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
     "divided twice": (values_of("acc", lambda v: v / G**2), "gravity", "acc", "once too often"),
     "counts": (values_of("acc", lambda v: v * 1671), "gravity", "acc", "check unit and scale"),
     "no gravity": (values_of("acc", without_gravity), "no_gravity", "acc", "gravity seems to be removed"),
-    "no gravity in g": (values_of("acc", lambda v: without_gravity(v) / G), "no_gravity", "acc", "taken out"),
+    "no gravity in g": (values_of("acc", lambda v: without_gravity(v) / G), "no_gravity", "acc", "removed"),
     "degrees": (values_of("gyro", np.degrees), "rotation", "gyro", "looks like degrees"),
     "radians as degrees": (values_of("gyro", np.radians), "rotation", "gyro", "set its unit to rad/s"),
     "seconds as milliseconds": (times(lambda t: t / 1000), "rate", "acc", "times in seconds"),
@@ -219,7 +219,7 @@ def test_half_of_the_declared_rate_is_said_and_pauses_between_and_within_session
     assert findings(read, {"acc": 50.0}) == findings(read) == []
     (found,) = findings(read, {"acc": 100.0})
     assert found.code == "declared_rate"
-    assert "measured 50 samples a second, about half of it, declared 100 Hz" in found.message
+    assert "measured 50 samples per second, about half of it, declared 100 Hz" in found.message
 
 
 def test_rows_that_a_reader_skipped_are_counted(clean):

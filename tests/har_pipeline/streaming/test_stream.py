@@ -280,14 +280,14 @@ def test_coded_words_are_the_words_themselves():
     unknown = record(
         times, np.zeros((256, 3)), activity=Categorical(np.array(["sit", "wlak"]), 1 * (times > 3)), line=2
     )
-    with pytest.raises(SettingsError, match="line 153: activity 'wlak' is no label; did you mean 'walk'"):
+    with pytest.raises(SettingsError, match="line 153: activity 'wlak' isn't a label; did you mean 'walk'"):
         run([unknown])
     with pytest.raises(SignalError, match="256 samples but 255 activities"):
         run([record(times, np.zeros((256, 3)), activity=words[:255])])
 
 
 def test_an_unknown_activity_or_sensor_names_the_nearest_known_one():
-    with pytest.raises(SettingsError, match="'wlak' is no label; did you mean 'walk'"):
+    with pytest.raises(SettingsError, match="'wlak' isn't a label; did you mean 'walk'"):
         run([record([0.0], [[0, 0, 0]], activity="wlak")])
     with pytest.raises(SettingsError, match="expected 'acc' or 'gyro'"):
         run([record([0.0], [[0, 0, 0]], "magnetometer")])
