@@ -59,7 +59,7 @@ def serve(
             require_free(*settings.https_address, "--port" if settings.https_port is None else "https_port")
         if settings.embedded_broker:
             if not is_loopback(settings.broker_host):
-                words = f"the embedded broker has no TLS, so it can't serve {settings.broker_host}; use Mosquitto"
+                words = f"the embedded broker has no TLS, so it can't listen on {settings.broker_host}; use Mosquitto"
                 raise ConfigError(words)
             require_free(settings.broker_host, settings.broker_port, "--broker-port")
     _configure_log(settings.log_level, settings.log_format)

@@ -54,7 +54,7 @@ SHOWS = {
     f"{WALKS}/updates?status=accepted": ["phone-01", "Next page"],
     f"{WALKS}/journal": [">quarantined</span>", ">published</span>", "round 13: version 13", 'round 13, <a href="'],
     f"{WALKS}/plan": ["python -m sim run --plan plan.json", "&#34;fedavg&#34;"],
-    "/new-federation": ["Presets", "climbingdown", "hart_alp", "Further settings"],
+    "/new-federation": ["Presets", "climbingdown", "hart_alp", "More settings"],
     "/new-federation?preset=fleet": ["over_selection = 1.25"],
     "/federations/gestures": ["Paused, no round has begun yet", "Resume", "No device has joined yet", "agent.toml"],
     "/federations/gestures/devices": ["A token lets one in"],
@@ -289,7 +289,7 @@ def test_what_nobody_has_foreseen_is_told_as_a_page_too(
         visitor = Visitor.logged_in(client, key)
         answer = visitor.post("/federations/walks/pause", {"csrf": visitor.token("/")})
         assert answer.status_code == 500
-        assert "internal error; see the server's log" in answer.text
+        assert "internal error; the server log has the details" in answer.text
         assert answer.headers["content-type"].startswith("text/html")
         assert answer.headers["content-security-policy"] == POLICY
         assert "<main" in answer.text

@@ -173,7 +173,7 @@ class FailedRequests:
                 return
             log.error("request failed path=%s: %r", scope["path"], error)
             if not begun:
-                await send_problem(scope, send, ServerFailedError("internal error; see the server's log"))
+                await send_problem(scope, send, ServerFailedError("internal error; the server log has the details"))
             raise
 
 
