@@ -44,7 +44,8 @@ def biases() -> list[int]:
         channel, dilation, _ = position(number)
         starts = [reach + (tap - LENGTH // 2) * DILATIONS[dilation] for tap in range(LENGTH)]
         weights = [2 if tap in kernel(number) else -1 for tap in range(LENGTH)]
-        convolved = sum(w * padded[:, channel, start : start + WINDOW] for w, start in zip(weights, starts, strict=True))
+        parts = [padded[:, channel, start : start + WINDOW] for start in starts]
+        convolved = sum(weight * part for weight, part in zip(weights, parts, strict=True))
         found.append(int(np.floor(np.quantile(convolved, quantile(number)))))
     return found
 

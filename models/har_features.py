@@ -9,10 +9,10 @@ less the mean of the part. The other 93 depend on the axes: the same eleven numb
 that ship (`models.har_feature_scale`): federated ones would take a round more.
 
 Behind them are `features` of MiniRocket (`models.layers.minirocket`), or, in plans written before them, `cosines`: the
-lift 2 cos(z R + b) is random Fourier features of a Gaussian kernel (A. Rahimi, B. Recht: Random Features for Large-Scale
-Kernel Machines, NIPS 2007), R ∈ N(0, 1/F), b ∈ U(0, 2π), of a seed: every client has the same. Half of either kind are
-of what doesn't depend on the axes, so that a head on those columns, which serves a phone that lies in any direction, is
-solved of a sub-block of the same sums as the head on all of them. So is a head for a device without a gyroscope.
+lift 2 cos(z R + b) is random Fourier features of a Gaussian kernel (A. Rahimi, B. Recht: Random Features for
+Large-Scale Kernel Machines, NIPS 2007), R ∈ N(0, 1/F), b ∈ U(0, 2π), of a seed: every client has the same. Half of
+either kind don't depend on the axes. A head on those columns serves a phone that lies in any direction; it's solved of
+a sub-block of the same sums as the head on all of them. So is the head of a device without a gyroscope.
 
 Where gravity lies on a device, as features say it: a warning sign that a phone is carried otherwise.
 The mean acceleration of a window is the direction of gravity and the bias of the sensor. How its three numbers are
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from models.errors import OptionError
 from models.har_feature_scale import MEAN, STD
-from models.layers.minirocket import ACCELERATION_CHANNELS, MAX_FEATURES, MiniRocket
+from models.layers.minirocket import MAX_FEATURES, OF_ACCELERATION, MiniRocket
 from models.model import Model, ModelOutput
 
 WINDOW, BINS, AXES = 128, 8, 3
@@ -77,8 +77,8 @@ class HarFeatures(Model):
         self.gravity_columns = tuple(range(ORIENTATION_FREE, ORIENTATION_FREE + 3))
         """Of the features (D,), the means of the three axes of the acceleration."""
         self.rocket = MiniRocket(features) if features else None
-        self.acceleration_columns = (*_of_acceleration(), *self._rockets_of_acceleration())
-        """Of the features (D,), those that a device without a gyroscope has."""
+        self.acceleration_columns = self._acceleration_columns()
+        """Of the features (D,), those that a device without a gyroscope has; none where an old plan doesn't say."""
         constants: dict[str, Any] = {
             "feature_mean": MEAN, "feature_std": STD, "waves": _waves(),
             "orientation_free": self._flags(self.orientation_free_columns),
@@ -101,9 +101,11 @@ class HarFeatures(Model):
     def _flags(self, columns: Collection[int]) -> list[float]:
         return [float(column in set(columns)) for column in range(self.feature_dim)]
 
-    def _rockets_of_acceleration(self) -> list[int]:
-        channels = self.rocket.channels if self.rocket else ()
-        return [FEATURES + place for place, channel in enumerate(channels) if channel in ACCELERATION_CHANNELS]
+    def _acceleration_columns(self) -> tuple[int, ...]:
+        if self.rocket is None:
+            return ()
+        lifted = [FEATURES + place for place, channel in enumerate(self.rocket.channels) if channel in OF_ACCELERATION]
+        return (*_of_acceleration(), *lifted)
 
     def raw_features(self, x: Tensor) -> Tensor:
         """Return the 183 features (B, 183) of raw windows (B, 128, 6), before they are standardized."""

@@ -13,7 +13,7 @@ and their parts along and across the window's mean acceleration.
 A comparison turns a rounding error into another feature. So channels are whole steps of 2⁻¹⁰ m/s² or rad/s, biases are
 half steps, and no operation rounds otherwise in another runtime: sums stay below 2²⁴ in float32 and 2⁵³ in float64, and
 IEEE 754 defines square root and division. Torch, numpy and ONNX Runtime agree bit for bit, on a board and in a browser.
-Only products of matrices in lower precision (TF32, bfloat16, int8) would differ; `export.graph` leaves these out of int8.
+Only products of matrices in lower precision (TF32, bfloat16, int8) would differ; `export.graph` keeps int8 away.
 """
 
 from __future__ import annotations
@@ -38,17 +38,14 @@ RANGE = 128.0
 FINER = 256.0
 """The part along gravity has so many steps to one: the part across it is a difference of squares."""
 MAX_FEATURES = len(BIASES)
-ACCELERATION_CHANNELS: Final = (0, 1, 2, 6, 7, 8)
-"""Those that a device without a gyroscope has."""
+OF_ACCELERATION: Final = (0, 1, 2, 6, 7, 8)
+"""Channels that a device without a gyroscope has."""
 _HALF, _REACH = CHANNELS // 2, LENGTH // 2
-_GROUPS = _HALF * len(DILATIONS)
+_GROUPS, _PADDING = _HALF * len(DILATIONS), _REACH * max(DILATIONS)
 
 
 class MiniRocket(nn.Module):
     """Map raw windows x (B, 128, 6) to features (B, `features`) from −4 to 4; the first half has no axes."""
-
-    kernels: Tensor
-    thresholds: Tensor
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -56,29 +53,39 @@ class MiniRocket(nn.Module):
         numbers = [*range(half), *range(MAX_FEATURES // 2, MAX_FEATURES // 2 + half)]
         positions = [position(number) for number in numbers]
         ranks = max(rank for *_, rank in positions) + 1
-        thresholds = torch.full((len(DILATIONS), CHANNELS, ranks, 1), 0.5)
-        kernels = torch.full((len(DILATIONS), CHANNELS, ranks, LENGTH), -1.0)
+        self.dilated = nn.ModuleList(Dilated(dilation, ranks) for dilation in DILATIONS)
         for number, (channel, dilation, rank) in zip(numbers, positions, strict=True):
-            thresholds[dilation, channel, rank] += BIASES[number]
-            kernels[dilation, channel, rank, list(kernel(number))] = 2.0
-        self.register_buffer("kernels", kernels)
-        self.register_buffer("thresholds", thresholds)
+            self.dilated[dilation].kernels[channel, rank, list(kernel(number))] = 2.0
+            self.dilated[dilation].thresholds[channel, rank] += BIASES[number]
         self.channels = tuple(channel for channel, *_ in positions)
         """The channel of each feature."""
         self.places = [(dilation * CHANNELS + channel) * ranks + rank for channel, dilation, rank in positions]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return 8 (PPV − ½): whole multiples of 1/16."""
-        reach = _REACH * max(DILATIONS)
-        padded = nn.functional.pad(channels_of(x), (reach, reach))
-        counts = []
-        for dilation, kernels, threshold in zip(DILATIONS, self.kernels, self.thresholds, strict=True):
-            starts = [reach + dilation * tap for tap in range(-_REACH, _REACH + 1)]
-            shifted = torch.stack([padded[..., start : start + WINDOW] for start in starts], dim=2)  # (B, 12, 9, T)
-            exceeds = torch.matmul(kernels, shifted) > threshold  # (B, 12, ranks, T)
-            counts.append(exceeds.to(x.dtype).sum(3).flatten(1))
-        found = torch.index_select(torch.cat(counts, 1), 1, torch.tensor(self.places, device=x.device))
+        padded = nn.functional.pad(channels_of(x), (_PADDING, _PADDING))
+        counts = torch.cat([layer(padded) for layer in self.dilated], dim=1)
+        found = torch.index_select(counts, 1, torch.tensor(self.places, device=x.device))
         return found / (WINDOW / 8) - 4
+
+
+class Dilated(nn.Module):
+    """Count the positions at which each kernel of one dilation exceeds its bias, channel after channel."""
+
+    kernels: Tensor
+    thresholds: Tensor
+
+    def __init__(self, dilation: int, ranks: int) -> None:
+        super().__init__()
+        self.starts = [_PADDING + dilation * tap for tap in range(-_REACH, _REACH + 1)]
+        self.register_buffer("kernels", torch.full((CHANNELS, ranks, LENGTH), -1.0))
+        self.register_buffer("thresholds", torch.full((CHANNELS, ranks, 1), 0.5))
+
+    def forward(self, padded: Tensor) -> Tensor:
+        """Map padded channels (B, 12, 128 + 2 · padding) to whole numbers (B, 12 · ranks)."""
+        shifted = torch.stack([padded[..., start : start + WINDOW] for start in self.starts], dim=2)  # (B, 12, 9, T)
+        exceeds = torch.matmul(self.kernels, shifted) > self.thresholds  # (B, 12, ranks, T)
+        return exceeds.to(padded.dtype).sum(3).flatten(1)
 
 
 def channels_of(x: Tensor) -> Tensor:
@@ -113,4 +120,3 @@ def kernel(number: int) -> tuple[int, int, int]:
 def quantile(number: int) -> float:
     """Return which quantile of the convolution's output a feature's bias is: the paper's low-discrepancy sequence."""
     return (number + 1) * (math.sqrt(5) + 1) / 2 % 1
-
