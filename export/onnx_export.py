@@ -240,7 +240,8 @@ def metadata_of(info: CheckpointInfo) -> ModelMetadata:
 
 def with_columns(metadata: ModelMetadata, module: nn.Module) -> ModelMetadata:
     """Say which columns of the embedding don't depend on how the phone lies or on a gyroscope, if the network does."""
-    return replace(metadata, **{name: tuple(getattr(module, name, ())) for name in EMBEDDING_COLUMNS})
+    columns: dict[str, Any] = {name: tuple(getattr(module, name, ())) for name in EMBEDDING_COLUMNS}
+    return replace(metadata, **columns)
 
 
 def _task_of(metadata: ModelMetadata) -> Task:

@@ -76,7 +76,7 @@ class TorchRuntime(TrainingRuntime):
         self.initial = setup.method.init_client_state(initial_client(module), setup.training)
         self.broadcast = _broadcast(job, setup, self.initial)
         if isinstance(setup.method, SumMethod) and lacks_gyroscope(data.train.x):
-            self.broadcast = setup.method.without_gyroscope(self.initial, self.broadcast)
+            self.broadcast = dict(setup.method.without_gyroscope(self.initial, self.broadcast))
 
     @classmethod
     def open(cls, job: Job, settings: Preparation, data: LocalData, placement: Placement = ON_CPU) -> TorchRuntime:

@@ -53,10 +53,12 @@ class MiniRocket(nn.Module):
         numbers = [*range(half), *range(MAX_FEATURES // 2, MAX_FEATURES // 2 + half)]
         positions = [position(number) for number in numbers]
         ranks = max(rank for *_, rank in positions) + 1
-        self.dilated = nn.ModuleList(Dilated(dilation, ranks) for dilation in DILATIONS)
+        kernels = torch.full((len(DILATIONS), CHANNELS, ranks, LENGTH), -1.0)
+        thresholds = torch.full((len(DILATIONS), CHANNELS, ranks, 1), 0.5)
         for number, (channel, dilation, rank) in zip(numbers, positions, strict=True):
-            self.dilated[dilation].kernels[channel, rank, list(kernel(number))] = 2.0
-            self.dilated[dilation].thresholds[channel, rank] += BIASES[number]
+            kernels[dilation, channel, rank, list(kernel(number))] = 2.0
+            thresholds[dilation, channel, rank] += BIASES[number]
+        self.dilated = nn.ModuleList(map(Dilated, DILATIONS, kernels, thresholds))
         self.channels = tuple(channel for channel, *_ in positions)
         """The channel of each feature."""
         self.places = [(dilation * CHANNELS + channel) * ranks + rank for channel, dilation, rank in positions]
@@ -75,11 +77,11 @@ class Dilated(nn.Module):
     kernels: Tensor
     thresholds: Tensor
 
-    def __init__(self, dilation: int, ranks: int) -> None:
+    def __init__(self, dilation: int, kernels: Tensor, thresholds: Tensor) -> None:
         super().__init__()
         self.starts = [_PADDING + dilation * tap for tap in range(-_REACH, _REACH + 1)]
-        self.register_buffer("kernels", torch.full((CHANNELS, ranks, LENGTH), -1.0))
-        self.register_buffer("thresholds", torch.full((CHANNELS, ranks, 1), 0.5))
+        self.register_buffer("kernels", kernels.clone())
+        self.register_buffer("thresholds", thresholds.clone())
 
     def forward(self, padded: Tensor) -> Tensor:
         """Map padded channels (B, 12, 128 + 2 · padding) to whole numbers (B, 12 · ranks)."""
