@@ -24,7 +24,7 @@ from federation import wire
 from federation.methods import method_from_json
 from federation.plan import Plan
 from federation.records.tree import map_tree
-from tests.aggregator_api.rounds.test_aggregation import manifest
+from tests.aggregator_api.rounds.test_aggregation_executor import manifest
 
 
 def plan(method: str) -> Plan:

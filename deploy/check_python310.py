@@ -1,10 +1,11 @@
-"""Check that a device without torch works on Python 3.10, which JetPack 6 has.
+"""Check that a device without torch works on Python 3.10, which JetPack 6 has, with the oldest packages it may have.
 
     python deploy/check_python310.py [--python /path/to/python3.10]
 
 Types of what a device runs are checked as of 3.10. Then, where an interpreter of 3.10 is found (on PATH or with pyenv),
-`edge-lite` is installed for it into build/python310 (asks pip's index), every module is imported, every test that
-imports there is run, and a device of that interpreter takes part in a live federation. Says what was left out.
+`edge-lite` is installed for it into build/python310 (asks pip's index), each of its packages in the lowest version that
+pyproject.toml allows, every module is imported, every test that imports there is run, and a device of that interpreter
+takes part in a live federation. Says what was left out.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -87,12 +89,20 @@ def check_types() -> None:
     print(f"types: {run(sys.executable, '-m', 'mypy', *options, *words).strip()}", flush=True)
 
 
+def lowest(*extras: str) -> list[str]:
+    """Return the requirements of these extras, each pinned to its lower bound."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    named = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    return [line.replace(">=", "==") for line in named if not line.startswith("gaitway[")]
+
+
 def check_interpreter(python: str, marks: str, live: bool) -> None:
     """Install a device for this interpreter, and run it."""
     if not (VENV / "bin" / "python").is_file():
         run(python, "-m", "venv", str(VENV))
     ours = str(VENV / "bin" / "python")
-    run(ours, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e", ".[edge-lite]", *TESTING)
+    pins = lowest("edge-lite")
+    run(ours, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e", ".[edge-lite]", *pins, *TESTING)
     versions = run(ours, "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check")
     named = re.findall(r"^(?:numpy|onnxruntime|pydantic|cryptography)==.*$", versions, re.MULTILINE)
     print(run(ours, "-VV").strip(), *named, flush=True)

@@ -30,6 +30,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 ORT = REPOSITORY / "phone" / "app" / "vendor" / "ort"
 PHONE = Path("deploy") / "phone_wheel"
+NPM_SHARED = {"recognizer": "export/web", "views": "gaitway/views"}
+"""What servers serve below `app/` from elsewhere, and the phone's modules import."""
 BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
 
 
@@ -104,6 +106,8 @@ def _npm_package(tree: Path, out: Path, epoch: int) -> Path:
     about = {key: described[key] for key in ("name", "type", "description", "license", "dependencies")}
     about |= {"version": _version(tree), "exports": {"./*": "./app/*"}}
     files = {path.relative_to(tree / "phone").as_posix(): path for path in (tree / "phone" / "app").rglob("*.js*")}
+    for served, folder in NPM_SHARED.items():
+        files |= {f"app/{served}/{path.name}": path for path in (tree / folder).glob("*.js")}
     files["LICENSE"] = tree / "LICENSE"
     contents = {name: path.read_bytes() for name, path in files.items()}
     contents["package.json"] = (json.dumps(about, indent=2) + "\n").encode()

@@ -19,7 +19,7 @@ OUT = REPOSITORY / "build" / "documents"
 PACKAGES = ("gaitway", "har_pipeline", "models", "federation", "sim", "edge_agent", "aggregator_api", "export", "phone")
 ROOT_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 NOTEBOOK = "examples/first_simulation"
-ICON = "aggregator_api/http/web/static/icon.svg"
+ICON = "gaitway/views/icon.svg"
 SOURCES = "sources"
 """Folder of the site for files of the repository that pages link."""
 FOLDER_FILES = ("README.md", "pyproject.toml")

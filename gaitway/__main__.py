@@ -130,8 +130,11 @@ def _run(name: str, words: list[str]) -> None:
         _fail(f"`gaitway {name}` needs {error.name}, which is not installed: {install_command(program.extra)}")
     from typer.main import get_command  # there with every program
 
+    from gaitway.command_line import CommandGroup
+
     command = get_command(module.app)
     _name_programs(command)
+    CommandGroup.rename = staticmethod(_name_programs)
     run_program(command, words, prog_name=f"gaitway {name}")
 
 
@@ -143,14 +146,12 @@ def _fail_if_hidden() -> None:
 
 
 def _name_programs(command: Any) -> None:
-    """Let the help of a command, and of those below it, say `gaitway sim` where it says `python -m sim`."""
+    """Let the help of a command say `gaitway sim` where it says `python -m sim`."""
     for described in (command, *command.params):
         if text := getattr(described, "help", None):
             for name, program in PROGRAMS.items():
                 text = text.replace(f"python -m {program.module.partition('.')[0]}", f"gaitway {name}")
             described.help = text
-    for below in getattr(command, "commands", {}).values():
-        _name_programs(below)
 
 
 def _complete() -> None:

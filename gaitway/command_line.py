@@ -1,30 +1,152 @@
-"""What the command lines of all programs share: `-h`, `--quiet`, and values that a shell completes."""
+"""What the command lines of all programs share: `-h`, `--quiet`, `--json`, and values that a shell completes."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
-from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from functools import wraps
-from typing import Annotated, Any, TypeVar, get_type_hints
+from importlib import import_module
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
-from gaitway.terminal import Console
+from gaitway.errors import ExitCode
+from gaitway.interrupts import loading
+from gaitway.terminal import Console, print_error
 
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""Of the click that typer brings, and does not export."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but errors, or with --json nothing but the JSON.")
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+
+
+class LaterCommand(NamedTuple):
+    """Where a function or a group's command line is, as `module:name`, and what it is for."""
+
+    place: str
+    purpose: str
+    can_be_quiet: bool
+    markup: Any
+
+    def load(self, name: str) -> Any:
+        """Import it, and make a command of this name."""
+        module, _, wanted = self.place.partition(":")
+        found = getattr(import_module(module), wanted)
+        if isinstance(found, CommandLine):
+            found.rich_markup_mode = self.markup
+            command = get_group(found)  # also one of a single command
+            command.name = name
+            return command
+        alone = CommandLine(rich_markup_mode=self.markup)
+        alone.command(name, can_be_quiet=self.can_be_quiet)(found)
+        return get_command(alone)
+
+
+class LaterCommands(dict[str, Any]):
+    """Commands of which some are imported when they are looked at, because that takes seconds."""
+
+    def __init__(self, commands: Mapping[str, Any], later: Mapping[str, LaterCommand]) -> None:
+        super().__init__({**commands, **dict.fromkeys(later)})
+        self.later = dict(later)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a command."""
+        if name in self.later:
+            with loading():
+                self[name] = self.later.pop(name).load(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a command, or the default without one of that name."""
+        return self[name] if name in self else default  # noqa: SIM401 (it would call itself)
+
+    def values(self) -> Any:
+        """Return all commands."""
+        return [self[name] for name in self]
+
+    def items(self) -> Any:
+        """Return all commands with their names."""
+        return [(name, self[name]) for name in self]
+
+
+class CommandGroup(TyperGroup):
+    """Commands whose wrong options are errors like all others: one line on standard error."""
+
+    later: ClassVar[Mapping[str, LaterCommand]] = {}
+    rename: ClassVar[Callable[[Any], None]] = staticmethod(lambda _: None)
+    """Called with each command before it is used: `gaitway` names the programs otherwise than `python -m`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": LaterCommands(settings.get("commands") or {}, self.later)})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands, in their order."""
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, imported; only for the list in the help the words that are known of it."""
+        commands: Any = self.commands
+        if cmd_name in commands.later and ctx.meta.get("gaitway.lists"):
+            return TyperCommand(cmd_name, help=commands.later[cmd_name].purpose)
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            type(self).rename(command)
+        return command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands."""
+        ctx.meta["gaitway.lists"] = True
+        super().format_help(ctx, formatter)
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Read the words that stand before the command."""
+        with _usage_errors():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the command's own words, and run it."""
+        with _usage_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":  # that one has printed the help
+            raise
+        words = error.format_message()
+        print_error(f"{words}{'' if words[-1:] in '.?' else '.'} See `{error.ctx.command_path} -h`")
+        raise typer.Exit(ExitCode.REFUSED) from error
 
 
 class CommandLine(typer.Typer):
-    """A program, or a group of its commands."""
+    """A program, or a group of its commands; one that returns something has the option `--json`, which prints that."""
 
     def __init__(self, **settings: Any) -> None:
         context = {"help_option_names": ["-h", "--help"]}
-        super().__init__(no_args_is_help=True, add_completion=False, context_settings=context, **settings)
+        self._later: dict[str, LaterCommand] = {}
+        group = type("CommandGroup", (CommandGroup,), {"later": self._later})
+        settings = {"cls": group, "no_args_is_help": True, "add_completion": False, **settings}
+        super().__init__(context_settings=context, **settings)
+
+    def later(self, name: str, place: str, purpose: str, *, can_be_quiet: bool = True) -> None:
+        """Add a command, or a group of them, that is imported when it is called.
+
+        Args:
+            place: its module and name, `sim.cli.run:run`.
+            purpose: what the list of commands says of it: the first sentence of its help.
+        """
+        self._later[name] = LaterCommand(place, purpose, can_be_quiet, self.rich_markup_mode)
 
     def command(self, *args: Any, can_be_quiet: bool = True, **settings: Any) -> Callable[[Function], Function]:
         """Add a command; programs that run until they are stopped can't be quiet."""
@@ -32,6 +154,8 @@ class CommandLine(typer.Typer):
 
         def added(function: Function) -> Function:
             spread = _with_spread_options(function)
+            if function.__annotations__.get("return") not in (None, "None"):
+                spread = _with_json(spread)
             add(_with_quiet(spread) if can_be_quiet else spread)
             return function
 
@@ -67,6 +191,22 @@ def _shown_as(function: Callable[..., Any], parameters: list[inspect.Parameter])
     vars(function)["__signature__"] = inspect.Signature(parameters)
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return function
+
+
+def _with_json(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command that returns its result the option `--json`."""
+
+    @wraps(function)
+    def called(as_json: bool, **given: Any) -> None:
+        if not as_json:
+            function(**given)
+            return
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            result = function(**given)
+        typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
+
+    option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption)
+    return _shown_as(called, [*inspect.signature(function, eval_str=True).parameters.values(), option])
 
 
 def _with_quiet(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,13 +7,14 @@ its mode, for those who use the packages as a library; SQLite gives a write-ahea
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 BINARY = getattr(os, "O_BINARY", 0)  # without which Windows writes two bytes for a line feed
 
@@ -50,6 +51,11 @@ def write_file(path: Path, data: bytes, *, mode: int | None = None, replace: boo
     """Write a file whole or not at all; see `written_whole`."""
     with written_whole(path, mode=mode, replace=replace) as file:
         file.write(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON that people read, whole or not at all."""
+    write_file(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 def sync_folder(folder: Path) -> None:

@@ -49,6 +49,17 @@ def end_loading() -> None:
     sys.unraisablehook = _resend_ignored
 
 
+@contextmanager
+def loading() -> Iterator[None]:
+    """Say on standard error that the block takes long, where it does."""
+    _loaded.clear()
+    threading.Thread(target=_say_loading, daemon=True).start()
+    try:
+        yield
+    finally:
+        _loaded.set()
+
+
 def run_program(program: Callable[..., Any], *arguments: Any, **options: Any) -> None:
     """Run a command line (typer's app or click's command), in which Ctrl-C is an exception again.
 

@@ -36,6 +36,8 @@ def checked(text: str) -> str:
     Raises:
         ValueError: naming the first character that is a control character or no character.
     """
+    if text.isascii() and text.isprintable():
+        return text
     for place, char in enumerate(text):
         if _shown(char) != char:
             raise ValueError(

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gaitway.command_line import CommandLine, completion
+from gaitway.command_line import CommandLine, JsonOption, completion
 from gaitway.errors import ExitCode
 from gaitway.own_packages import install_command
 from gaitway.terminal import Console, ProgressDisplay, print_error
@@ -53,7 +53,6 @@ RootOption = Annotated[
         help="Folder or archive (zip, tar.*) that holds the data set, at any depth; `synthetic` needs none.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the counts as JSON, and all else to stderr.")]
 OptionsOption = Annotated[
     str,
     typer.Option("--options", help="As JSON, '{\"subjects\": 8}'; for a combination by member, '{\"hhar\": {…}}'."),

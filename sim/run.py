@@ -9,34 +9,31 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import ValidationError
 
-from federation.method import Method
 from federation.methods import method_from_json
 from federation.tasks import task_from_json
-from federation.tasks.task import Task
 from federation.training.forward import compute_reproducibly, reserve_workspace
 from gaitway.errors import first_problem
 from gaitway.interrupts import HeldSignals
 from gaitway.tasks import TargetKind
 from sim.attacks import check_attack, drawn_attack, sends_sums
-from sim.data.federated_data import FederatedData
-from sim.data.repartition import pooled
+from sim.data.federated_data import FederatedData, pooled
 from sim.data.selection import keep_known_classes, leave_clients_out, scaled, with_few_labels
 from sim.data.sources import Progress, get_source
 from sim.engines import choose, client_store
 from sim.engines.stacked import CHUNK
 from sim.errors import RunDirectoryError, SettingsError
 from sim.experiment.checks import check_clients, check_settings, check_task
-from sim.experiment.networks import Architecture, architectures, for_data
+from sim.experiment.networks import RunPlan, for_data
 from sim.experiment.settings import Experiment
 from sim.results.artifacts import FILE, images_of, save_models, save_round_model, write_images
-from sim.results.description import AFRESH, check_unchanged, settings_in, write_description
+from sim.results.description import AFRESH, check_unchanged, origin_of, settings_in, write_description
 from sim.results.run_directory import RunFiles
 from sim.results.summary import write_results
 from sim.results.tracking import Observers, RunCallback
@@ -49,20 +46,6 @@ from sim.rounds.simulation import Simulation
 from sim.scores.evaluation import Evaluator
 
 SAVING = "Stopping after this round, so that its work is saved; press Ctrl-C again to stop now and lose it."
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """What a run does: its settings, which go together, and the method, task and networks that they name."""
-
-    settings: Experiment
-    method: Method
-    task: Task
-
-    @cached_property
-    def networks(self) -> tuple[Architecture, ...]:
-        """The networks with their initial weights; built when they are first asked for, as analyses need none."""
-        return architectures(self.settings, self.method, self.task)
 
 
 @dataclass(frozen=True)
@@ -106,7 +89,7 @@ def run(
     store = choose_client_store(plan, data, places.client_store or out)
     simulation = build_simulation(plan, data, store=store.store, watched=watched)
     with files.writing("the run's description (config.json, plan.json, clients.json)"):
-        write_description(out, settings, data, simulation.networks)
+        write_description(out, plan, data)
     watched.on_choice("client_store", store.name, store.reason)
     if saved := files.checkpoint(settings.device):
         simulation.restore(saved)
@@ -169,7 +152,8 @@ def check_finished(out: Path, root: Path | None, cache: Path | None) -> None:
         settings = settings_in(old).model_copy(update={"device": "cpu"})  # nothing is computed
     except ValidationError as error:
         raise RunDirectoryError(f"{out} holds a run of another version: {first_problem(error)}; {AFRESH}") from error
-    check_unchanged(old, settings, load_data(resolve(settings), root, cache), out)
+    plan = resolve(settings)
+    check_unchanged(old, origin_of(plan, load_data(plan, root, cache)), out)
 
 
 def build_simulation(
@@ -185,8 +169,8 @@ def build_simulation(
         SettingsError: if the data are not such as the plan needs.
     """
     settings, method = plan.settings, plan.method
-    check_clients(settings.rounds, settings.secure, len(data.clients))
     networks = for_data(plan.networks, data.moments, data.channels)
+    check_clients(settings.rounds, settings.secure, len(data.clients))
     check_task(networks, (client.train for client in data.clients.values()))
     data = pooled(data) if method.traits.pools_data else data
     attack = None

@@ -1,228 +1,85 @@
 """The server's commands: `python -m aggregator_api serve|keys|tokens|devices|backup|…`; see `--help`."""
 
-from __future__ import annotations
-
-import asyncio
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated
-
-import typer
-from pydantic import SecretStr
-
-from aggregator_api.cli.audit import audit_app, notify_app
-from aggregator_api.cli.broker import broker_config, broker_passwords, server_certificate
-from aggregator_api.cli.devices import app as devices_app
-from aggregator_api.cli.federations import federations_app
-from aggregator_api.cli.keys import keys_app, login_link, tokens_app, vouch_app
-from aggregator_api.cli.rollouts import app as rollouts_app
-from aggregator_api.cli.session import HERE, ServerPlace, cli_errors, database_of, fail, new_app
-from aggregator_api.cli.storage import (
-    backup,
-    delete_device,
-    fsck,
-    new_epoch,
-    new_ledger,
-    restore,
-    retention_app,
-    versions_app,
-)
-from aggregator_api.core.errors import ConfigError
-from aggregator_api.core.ports import is_loopback, require_free
-from aggregator_api.core.settings import Settings
-from aggregator_api.storage.db.database import Database
-from aggregator_api.transport.mqtt.embedded_broker import BrokerThread, LocalAccounts, run_broker
-from aggregator_api.transport.mqtt.mosquitto.roles import SERVER_ROLE
+from gaitway.command_line import CommandLine
 from gaitway.files import keep_private
-from gaitway.logs import JsonLines, TextLines
 
-app = new_app()
-app.command("broker-config")(broker_config)
-app.command("broker-passwords")(broker_passwords)
-app.command("server-certificate")(server_certificate)
-for _command in (backup, restore, fsck):
-    app.command()(_command)
-app.command("new-epoch")(new_epoch)
-app.command("login-link")(login_link)
-app.command("new-ledger")(new_ledger)
-app.add_typer(keys_app, name="keys")
-app.add_typer(tokens_app, name="tokens")
-app.add_typer(audit_app, name="audit")
-app.add_typer(notify_app, name="notify")
-devices_app.command("delete")(delete_device)
-app.add_typer(devices_app, name="devices")
-app.add_typer(federations_app, name="federations")
-app.add_typer(retention_app, name="retention")
-app.add_typer(rollouts_app, name="rollouts")
-app.add_typer(versions_app, name="versions")
-app.add_typer(vouch_app, name="vouch")
+COMMANDS = {
+    "broker-config": (
+        "broker:broker_config",
+        "Write a Mosquitto configuration with TLS, passwords and access rules, and the server's settings for it.",
+    ),
+    "broker-passwords": (
+        "broker:broker_passwords",
+        "Draw new passwords for the server's two accounts at the running broker, and write them down; then restart it.",
+    ),
+    "server-certificate": (
+        "broker:server_certificate",
+        "Write a certificate with which `serve` speaks HTTPS itself, signed by the installation's authority.",
+    ),
+    "backup": (
+        "storage:backup",
+        "Copy a server's data, which may be running, into a folder that `restore` brings a server back from.",
+    ),
+    "restore": (
+        "storage:restore",
+        "Bring a server back from a backup, into a folder (and on PostgreSQL a database) that holds no data yet.",
+    ),
+    "fsck": (
+        "storage:fsck",
+        "Check the database, every blob that it needs, open rounds and partial uploads; ends with 1 for problems.",
+    ),
+    "new-epoch": (
+        "storage:new_epoch",
+        "Begin a new epoch on a database that was brought back without `restore`, such as by pg_restore or a snapshot.",
+    ),
+    "login-link": (
+        "keys:login_link",
+        "Print a link that logs one browser of this machine in to the operator's pages, once, without showing a key.",
+    ),
+    "new-ledger": (
+        "storage:new_ledger",
+        "Begin a new ledger of revocations, where the old one is lost and the database is the newest, not a copy.",
+    ),
+    "serve": (
+        "serve:serve",
+        "Run the server until SIGTERM or Ctrl-C; it resumes where it was, and waits for its broker.",
+    ),
+    "broker": (
+        "serve:broker",
+        "Run a small MQTT broker for demos and tests: anonymous, in memory; production uses Mosquitto.",
+    ),
+    "migrate": ("serve:migrate", "Bring the database to this program's schema; `serve` does it too."),
+    "gc": (
+        "serve:gc",
+        "Remove blobs that nothing refers to and that are older than `gc_grace_s`; the server does it as well.",
+    ),
+    "openapi": ("serve:openapi", "Print the OpenAPI document of the REST interface, as it is checked in."),
+    "asyncapi": ("serve:asyncapi", "Print the AsyncAPI document of the devices' protocol, as it is checked in."),
+    "keys": ("keys:keys_app", "API keys of the server."),
+    "tokens": ("keys:tokens_app", "Tokens that let devices in, once each."),
+    "audit": ("audit:audit_app", "Who did what, from where and when: entries that are only ever added."),
+    "notify": (
+        "audit:notify_app",
+        "Tell the operator what needs attention: by webhook and e-mail, as the settings say.",
+    ),
+    "devices": ("devices:app", "List, approve, remove and group devices of federations."),
+    "federations": ("federations:federations_app", "Federations: list and create them, delete one that has ended."),
+    "retention": (
+        "storage:retention_app",
+        "What is removed by age: keep_versions, update_retention_days, event_retention_days.",
+    ),
+    "rollouts": ("rollouts:app", "Rollouts: release a model version to devices, wave by wave."),
+    "versions": ("storage:versions_app", "Versions of a federation's model: list them, delete old ones."),
+    "vouch": ("keys:vouch_app", "Vouch for the devices of secure sums, with a key that the server doesn't have."),
+}
+"""Where each command is, and what it is for."""
+
+app = CommandLine(rich_markup_mode="markdown")
+for _name, (_place, _purpose) in COMMANDS.items():
+    app.later(_name, f"aggregator_api.cli.{_place}", _purpose, can_be_quiet=_name not in ("serve", "broker"))
 
 
 @app.callback()
 def program() -> None:
     """Run the server of federations: REST to the operator, MQTT to the devices."""
     keep_private()
-
-
-HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on (default 127.0.0.1).")]
-
-
-@app.command(can_be_quiet=False)
-def serve(
-    host: HostOption = None,
-    port: Annotated[int | None, typer.Option("--port", help="Port of the REST interface (default 8080).")] = None,
-    place: ServerPlace = HERE,
-    broker_host: Annotated[str | None, typer.Option("--broker-host", help="MQTT broker (default 127.0.0.1).")] = None,
-    broker_port: Annotated[int | None, typer.Option("--broker-port", help="Its port (default 1883).")] = None,
-    embedded_broker: Annotated[
-        bool | None,
-        typer.Option(
-            "--embedded-broker/--no-embedded-broker",
-            help="Run the broker inside the server, on loopback (default off).",
-        ),
-    ] = None,
-) -> None:
-    """Run the server until SIGTERM or Ctrl-C; it resumes where it was, and waits for its broker.
-
-    Every request needs a key. The first start writes an operator's key to `operator.key` in the data folder, and
-    `login-link` opens the operator's pages without typing it.
-
-    Example, with the small broker for trials: `python -m aggregator_api serve --embedded-broker --data-dir runs/server`
-    """
-    from aggregator_api.http.serving import run_server  # torch takes a second, which --help need not
-    from aggregator_api.maintenance.backup import refuse_backup
-
-    with cli_errors():
-        settings = place.settings(
-            host=host, port=port, broker_host=broker_host, broker_port=broker_port, embedded_broker=embedded_broker
-        )
-        refuse_backup(settings.data_dir)
-        if settings.plain_http:
-            require_free(settings.host, settings.port)
-        if settings.tls_cert_file is not None:
-            require_free(*settings.https_address, "--port" if settings.https_port is None else "https_port")
-        if settings.embedded_broker:
-            if not is_loopback(settings.broker_host):
-                words = f"the embedded broker has no TLS, so it is not for {settings.broker_host}; use Mosquitto"
-                raise ConfigError(words)
-            require_free(settings.broker_host, settings.broker_port, "--broker-port")
-    _configure_log(settings.log_level, settings.log_format)
-    try:
-        with _embedded_broker(settings) as (settings, accounts):
-            run_server(settings, accounts)
-    except ConfigError as error:  # whatever else ends a server is told of with its traceback
-        raise fail(str(error)) from error
-
-
-@app.command(can_be_quiet=False)
-def broker(
-    host: Annotated[str, typer.Option("--host", help="Address of this machine alone, such as ::1.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT.")] = 1883,
-) -> None:
-    """Run a small MQTT broker for demos and tests: anonymous, in memory; production uses Mosquitto.
-
-    Example: `python -m aggregator_api broker --port 1883`
-    """
-    with cli_errors():
-        if not is_loopback(host):
-            raise ConfigError(f"this broker has no passwords, so it is not for {host}; use Mosquitto (broker-config)")
-        require_free(host, port)
-        _configure_log("WARNING", "text")
-        asyncio.run(run_broker(host, port, lambda: typer.echo(f"MQTT broker on {host}:{port}")))
-
-
-@app.command()
-def migrate(place: ServerPlace = HERE) -> None:
-    """Bring the database to this program's schema; `serve` does it too.
-
-    Example: `python -m aggregator_api migrate --data-dir runs/server`
-    """
-    with cli_errors():
-        database = Database(place.settings().database)
-        database.migrate()
-        database.close()
-    typer.echo(f"{database.name} is up to date")
-
-
-@app.command()
-def gc(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    place: ServerPlace = HERE,
-) -> None:
-    """Remove blobs that nothing refers to and that are older than `gc_grace_s`; the server does it as well.
-
-    Example: `python -m aggregator_api gc --dry-run --data-dir runs/server`
-    """
-    from aggregator_api.storage.blobs import BlobStore
-    from aggregator_api.storage.garbage_collection import collect
-
-    with cli_errors():
-        settings = place.settings()
-        with database_of(settings) as database:
-            found = collect(database, BlobStore(settings.blobs), grace_s=settings.gc_grace_s, dry_run=dry_run)
-    typer.echo(f"{found.blobs} blobs of {found.size:,} bytes {'would be' if dry_run else 'were'} removed")
-
-
-OutOption = Annotated[Path | None, typer.Option("--out", help="File to write; else the terminal.")]
-
-
-@app.command()
-def openapi(out: OutOption = None) -> None:
-    """Print the OpenAPI document of the REST interface, as it is checked in.
-
-    Example: `python -m aggregator_api openapi --out docs/openapi.json`
-    """
-    from aggregator_api.http import app as application  # torch takes a second, which --help need not
-    from aggregator_api.http.api.openapi import text
-
-    _write(text(application.create_app(Settings())), out)
-
-
-@app.command()
-def asyncapi(out: OutOption = None) -> None:
-    """Print the AsyncAPI document of the devices' protocol, as it is checked in.
-
-    Example: `python -m aggregator_api asyncapi --out docs/asyncapi.json`
-    """
-    from aggregator_api.transport.asyncapi import text
-
-    _write(text(), out)
-
-
-def _write(document: str, out: Path | None) -> None:
-    if out is None:
-        typer.echo(document, nl=False)
-        return
-    with cli_errors():
-        out.write_text(document)
-
-
-@contextmanager
-def _embedded_broker(settings: Settings) -> Iterator[tuple[Settings, LocalAccounts | None]]:
-    """Run the broker if the settings ask for it; it has accounts where every device enrols."""
-    if not settings.embedded_broker:
-        yield settings, None
-        return
-    accounts = None
-    if settings.enrolled_only:
-        name = settings.mqtt_username or SERVER_ROLE
-        accounts = LocalAccounts(name)
-        login = {"mqtt_username": name, "mqtt_password": SecretStr(accounts.server_password)}
-        settings = settings.model_copy(update=login)
-    thread = BrokerThread(settings.broker_host, settings.broker_port, accounts)
-    thread.start()
-    try:
-        yield settings, accounts
-    finally:
-        thread.stop()
-
-
-def _configure_log(level: str, kind: str) -> None:
-    """Send the log to standard error: this package from `level` on, all others from warnings on."""
-    handler = logging.StreamHandler()
-    text = TextLines("%(asctime)s %(levelname)s %(name)s %(message)s")
-    handler.setFormatter(JsonLines() if kind == "json" else text)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("aggregator_api").setLevel(level.upper())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -17,7 +17,7 @@ from aggregator_api.cli.session import (
     fail,
     moment,
     new_app,
-    print_table,
+    print_rows,
     reading,
 )
 from aggregator_api.storage.db import audit
@@ -60,7 +60,7 @@ def list_entries(
     wanted: EntryOptions = ALL,
     last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest.")] = 50,
     place: ServerPlace = HERE,
-) -> None:
+) -> list[dict[str, Any]]:
     """Show the newest entries as a table.
 
     Example: `python -m aggregator_api audit list --since 7d --action devices`
@@ -70,8 +70,12 @@ def list_entries(
         query = audit.select_entries(wanted.filters())
         for row in reversed(session.scalars(query.order_by(AuditRow.id.desc()).limit(last)).all()):
             detail = f"{row.count} times: {row.detail}" if row.count > 1 else row.detail
-            rows.append((date(row.at), row.actor, row.address, row.action, row.federation, row.device, detail))
-    print_table(("when (UTC)", "who", "from", "what", "federation", "device", "detail"), rows)
+            about = {"action": row.action, "federation": row.federation, "device": row.device, "detail": detail}
+            rows.append({"at": row.at, "actor": row.actor, "address": row.address, **about})
+    same = {name: name for name in ("federation", "device", "detail")}
+    shown = {"at": "when (UTC)", "actor": "who", "address": "from", "action": "what", **same}
+    print_rows(rows, shown, {"at": date})
+    return rows
 
 
 @audit_app.command("export")
@@ -107,7 +111,7 @@ def verify(
         ),
     ] = None,
     place: ServerPlace = HERE,
-) -> None:
+) -> dict[str, Any]:
     """Check that no entry was changed or cut out; exit code 1 if one was.
 
     A cut of the newest entries shows only against a digest that was noted elsewhere: note what this prints, and give it
@@ -121,6 +125,7 @@ def verify(
         fail(f"{found.error}; the {found.entries} entries before it hold. Compare with an export or a backup")
         raise typer.Exit(ExitCode.FAILED)
     typer.echo(f"{found.entries} entries hold; the last is {found.last_id} with the digest {found.digest}")
+    return {"entries": found.entries, "last_id": found.last_id, "digest": found.digest}
 
 
 notify_app = new_app("Tell the operator what needs attention: by webhook and e-mail, as the settings say.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -33,6 +32,11 @@ from aggregator_api.devices.service import DeviceTags
 from aggregator_api.storage.db.models import DeviceRow, FederationRow
 
 app = new_app("List, approve, remove and group devices of federations.")
+app.later(
+    "delete",
+    "aggregator_api.cli.storage:delete_device",
+    "Delete a device with all that it said, sent and measured, and its account; the audit's entries stay.",
+)
 Names = Annotated[list[str], typer.Argument(help="Names of devices.", metavar="DEVICE…")]
 
 
@@ -44,23 +48,20 @@ def list_devices(
     ] = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Only those in this group.")] = None,
     suspended: Annotated[bool, typer.Option("--suspended", help="Only those that no round invites.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
     place: ServerPlace = HERE,
-) -> None:
+) -> list[dict[str, Any]]:
     """List devices, what they last said, and how they came in.
 
     Example: `python -m aggregator_api devices list --federation walk --enrolment pending`
     """
     with reading(place) as session:
         found = _listed(session, federation, enrolment, tag, suspended)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
-        return
     rows = []
     for device in found:
         what = (device["name"], device["federation"], device["state"], date(device["seen_at"]), device["examples"])
         rows.append((*what, device["enrolment"], " ".join(device["tags"])))
     print_table(("device", "federation", "state", "last seen (UTC)", "examples", "enrolment", "tags"), rows)
+    return found
 
 
 def _listed(

@@ -6,7 +6,7 @@ import json
 import ssl
 from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -16,7 +16,6 @@ from sqlalchemy import select
 from aggregator_api.auth.api_keys import OPERATOR_FILE
 from aggregator_api.cli.session import (
     HERE,
-    JsonOption,
     ServerPlace,
     cli_errors,
     date,
@@ -40,7 +39,7 @@ federations_app = new_app("Federations: list and create them, delete one that ha
 
 
 @federations_app.command("list")
-def list_federations(as_json: JsonOption = False, place: ServerPlace = HERE) -> None:
+def list_federations(place: ServerPlace = HERE) -> list[dict[str, Any]]:
     """List the server's federations.
 
     Example: `python -m aggregator_api federations list`
@@ -51,7 +50,8 @@ def list_federations(as_json: JsonOption = False, place: ServerPlace = HERE) -> 
             for row in session.scalars(select(FederationRow).order_by(FederationRow.name))
         ]
     shown = {"name": "name", "status": "status", "method": "method", "created_at": "created (UTC)"}
-    print_rows(rows, shown, as_json=as_json, formats={"created_at": date})
+    print_rows(rows, shown, {"created_at": date})
+    return rows
 
 
 @federations_app.command("create")

@@ -6,7 +6,7 @@ import base64
 import time
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -22,7 +22,6 @@ from aggregator_api.cli.session import (
     DAY_S,
     HERE,
     FederationOption,
-    JsonOption,
     ServerPlace,
     cli_errors,
     date,
@@ -50,7 +49,7 @@ tokens_app = new_app("Tokens that let devices in, once each.")
 
 
 @keys_app.command("list")
-def list_keys(as_json: JsonOption = False, place: ServerPlace = HERE) -> None:
+def list_keys(place: ServerPlace = HERE) -> list[dict[str, Any]]:
     """List the keys, without their secrets.
 
     Example: `python -m aggregator_api keys list`
@@ -66,8 +65,7 @@ def list_keys(as_json: JsonOption = False, place: ServerPlace = HERE) -> None:
     print_rows(
         rows,
         {**same, "created_at": "made", "used_at": "used", "ends": "ends"},
-        as_json=as_json,
-        formats={
+        {
             "scopes": " ".join,
             "federation": lambda name: name or "all",
             "created_at": date,
@@ -75,6 +73,7 @@ def list_keys(as_json: JsonOption = False, place: ServerPlace = HERE) -> None:
             "ends": lambda ends: ends if isinstance(ends, str) else date(ends),
         },
     )
+    return rows
 
 
 @keys_app.command("create")
@@ -84,7 +83,7 @@ def create_key(
     federation: KeyFederationOption = None,
     days: Annotated[int | None, typer.Option("--days", min=1, help="Ends after so many days; else never.")] = None,
     place: ServerPlace = HERE,
-) -> None:
+) -> dict[str, str]:
     """Make a key and print it; it is shown only now.
 
     Example: `python -m aggregator_api keys create --name grafana --scope read --days 90`
@@ -98,6 +97,7 @@ def create_key(
         detail = f"key {made.prefix} of {new.name}: {' '.join(new.scopes)}"
         note(session, "keys.create", federation=federation or "", detail=detail)
     typer.echo(key)
+    return {"id": made.prefix, "key": key}
 
 
 @keys_app.command("revoke")
@@ -194,7 +194,7 @@ def create_token(
     auto_approve: Annotated[bool, typer.Option("--auto-approve", help="Let it in without a further look.")] = False,
     hours: Annotated[int, typer.Option("--hours", min=1, help="Ends after so many hours.")] = 24,
     place: ServerPlace = HERE,
-) -> None:
+) -> dict[str, Any]:
     """Make an enrolment token and print it; it is shown only now.
 
     Example: `python -m aggregator_api tokens create --federation walks --device phone1`
@@ -207,6 +207,7 @@ def create_token(
         about = {"federation": federation, "device": device or "", "detail": f"token {made.id}"}
         note(session, "enrolment-tokens.create", **about)
     typer.echo(token)
+    return {"id": made.id, "token": token}
 
 
 vouch_app = new_app("Vouch for the devices of secure sums, with a key that the server doesn't have.")
@@ -232,7 +233,7 @@ def make_key(
 
 
 @vouch_app.command("list")
-def list_devices(federation: FederationOption, place: ServerPlace = HERE) -> None:
+def list_devices(federation: FederationOption, place: ServerPlace = HERE) -> list[dict[str, str | None]]:
     """Print the name and key of each approved device, which `sign` reads; compare them with the devices first.
 
     `python -m edge_agent privacy` prints a device's own key, and so does the page of a phone.
@@ -242,10 +243,11 @@ def list_devices(federation: FederationOption, place: ServerPlace = HERE) -> Non
     with reading(place) as session:
         row = get_federation(session, federation)
         approved = (DeviceRow.federation_id == row.id, DeviceRow.enrolment == "approved")
-        for name, key in session.execute(
-            select(DeviceRow.name, DeviceRow.public_key).where(*approved).order_by(DeviceRow.name)
-        ):
-            typer.echo(f"{name} {key}")
+        query = select(DeviceRow.name, DeviceRow.public_key).where(*approved).order_by(DeviceRow.name)
+        found = [{"name": name, "key": key} for name, key in session.execute(query)]
+    for device in found:
+        typer.echo(f"{device['name']} {device['key']}")
+    return found
 
 
 @vouch_app.command("sign")

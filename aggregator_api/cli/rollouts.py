@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,7 +38,7 @@ def start(
         str, typer.Option(help="Why it is released whatever devices have measured; else its measure counts.")
     ] = "",
     place: ServerPlace = HERE,
-) -> None:
+) -> dict[str, int]:
     """Release a version in the plan's waves; with `--tag`, to these groups first.
 
     Example: `python -m aggregator_api rollouts start --federation walk --version 3 --tag pilot`
@@ -59,24 +58,21 @@ def start(
         )
         detail += f", forced: {force}" if force else ""
         note(session, "rollouts.start", federation=federation, detail=detail)
-        members = begun.members
-    typer.echo(f"{detail}: {members} devices in its first wave")
+        result = {"number": begun.number, "version": begun.version.version, "members": begun.members}
+    typer.echo(f"{detail}: {result['members']} devices in its first wave")
+    return result
 
 
 @app.command("list")
 def list_rollouts(
     federation: FederationOption,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array.")] = False,
     place: ServerPlace = HERE,
-) -> None:
+) -> list[dict[str, Any]]:
     """List the rollouts, the first one first.
 
     Example: `python -m aggregator_api rollouts list --federation walk`
     """
     found = _listed(federation, place)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
-        return
     rows = []
     for rollout in found:
         goes_to = " ".join(rollout["tags"]) or f"{rollout['share']:.0%}"
@@ -92,6 +88,7 @@ def list_rollouts(
         rows.append((*cells, date(rollout["started_at"])))
     columns = ("rollout", "version", "phase", "wave", "goes to", "devices", "good", "failed", "began (UTC)")
     print_table(columns, rows)
+    return found
 
 
 @app.command()

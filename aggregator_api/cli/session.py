@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -36,7 +35,6 @@ ConfigOption = Annotated[
     ),
 ]
 DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class ServerPlace(NamedTuple):
@@ -152,17 +150,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def print_rows(
-    rows: Sequence[Mapping[str, Any]],
-    columns: Mapping[str, str],
-    *,
-    as_json: bool,
-    formats: Mapping[str, Callable[[Any], str]],
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], formats: Mapping[str, Callable[[Any], str]]
 ) -> None:
-    """Print rows as a JSON array, or as a table whose `columns` name the keys that it shows."""
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
-    else:
-        print_table([*columns.values()], [[formats.get(key, str)(row[key]) for key in columns] for row in rows])
+    """Print rows as a table whose `columns` name the keys that it shows."""
+    print_table([*columns.values()], [[formats.get(key, str)(row[key]) for key in columns] for row in rows])
 
 
 def date(when: float | None) -> str:

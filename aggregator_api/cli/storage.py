@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from sqlalchemy import select
@@ -12,7 +12,6 @@ from sqlalchemy import select
 from aggregator_api.cli.session import (
     HERE,
     FederationOption,
-    JsonOption,
     ServerPlace,
     cli_errors,
     database_of,
@@ -29,6 +28,7 @@ from aggregator_api.core.errors import ConfigError, UnavailableError
 from aggregator_api.core.settings import Settings
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.models import ModelVersionRow
+from gaitway.command_line import JsonOption
 from gaitway.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def backup(
         ),
     ] = False,
     place: ServerPlace = HERE,
-) -> None:
+) -> dict[str, Any]:
     """Copy a server's data, which may be running, into a folder that `restore` brings a server back from.
 
     It holds the database (SQLite, or a dump of PostgreSQL by pg_dump), the models, and the key that the server signs
@@ -65,6 +65,7 @@ def backup(
         copied = back_up(place.settings(), out, authority_keys=with_authority_keys)
     keys = f"the keys {', '.join(copied.keys)}" if copied.keys else "no key, as the server has none yet"
     typer.echo(f"{out}: the database, {keys}, and {copied.blobs} new blobs ({copied.bytes:,} bytes)")
+    return {"folder": str(out), "keys": [*copied.keys], "blobs": copied.blobs, "bytes": copied.bytes}
 
 
 def restore(
@@ -151,7 +152,7 @@ def fsck(
     as_json: JsonOption = False,
     place: ServerPlace = HERE,
 ) -> None:
-    """Check the database, every blob that it needs, the open rounds and the partial uploads; ends with 1 for problems.
+    """Check the database, every blob that it needs, open rounds and partial uploads; ends with 1 for problems.
 
     Example: `python -m aggregator_api fsck --data-dir runs/server`
     """
@@ -181,7 +182,7 @@ BY_HAND = "delete it there (`mosquitto_ctrl dynsec deleteClient FEDERATION~DEVIC
 
 
 @retention_app.command("apply")
-def apply_retention(dry_run: DryRunOption = False, place: ServerPlace = HERE) -> None:
+def apply_retention(dry_run: DryRunOption = False, place: ServerPlace = HERE) -> dict[str, int]:
     """Remove now what the settings keep no longer; a running server does it once a day. `gc` then frees the disk.
 
     Example: `python -m aggregator_api retention apply --dry-run --config server.toml`
@@ -193,14 +194,11 @@ def apply_retention(dry_run: DryRunOption = False, place: ServerPlace = HERE) ->
         with database_of(settings) as database, database.write() as session:
             retired = retention.apply(session, settings, actor=audit.operating_user(), dry_run=dry_run)
     typer.echo(f"{retired} {'would be' if dry_run else 'were'} removed")
+    return retired._asdict()
 
 
 @versions_app.command("list")
-def list_versions(
-    federation: FederationOption,
-    as_json: JsonOption = False,
-    place: ServerPlace = HERE,
-) -> None:
+def list_versions(federation: FederationOption, place: ServerPlace = HERE) -> list[dict[str, Any]]:
     """List the versions of a model, and why those must stay that cannot be deleted.
 
     Example: `python -m aggregator_api versions list --federation walk`
@@ -218,7 +216,8 @@ def list_versions(
             rows.append({**made, "bytes": size, "needed_for": needed.get(version.id, "")})
     shown = {"version": "version", "round": "round", "created_at": "made (UTC)", "bytes": "bytes"}
     formats = {"created_at": date, "bytes": lambda size: "deleted" if size is None else f"{size:,}"}
-    print_rows(rows, {**shown, "needed_for": "stays because"}, as_json=as_json, formats=formats)
+    print_rows(rows, {**shown, "needed_for": "stays because"}, formats)
+    return rows
 
 
 @versions_app.command("delete")

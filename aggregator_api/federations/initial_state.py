@@ -19,7 +19,6 @@ from federation.method import Method, features_incompatibility
 from federation.methods import METHODS, method_from_json
 from federation.plan import ModelSpec, Plan, RolloutSettings
 from federation.privacy.differential_privacy import check_private
-from federation.privacy.example_level import check_example_noise
 from federation.protocol.messages import MESSAGE_BYTES
 from federation.records import Client
 from federation.records.head import is_base
@@ -236,8 +235,7 @@ def _first_state(plan: Plan, method: Method, client: Client) -> InitialState:
             f"choose one that has: {', '.join(_alp_models())}"
         )
     try:
-        check_private(method, plan.rounds)
-        check_example_noise(method, plan.training)
+        check_private(method, plan.rounds, plan.training)
         state = method.server_init(client.params, client.buffers, plan.training)
         uploads = schema.upload_schema(method, plan.training, client)
         layout = (

@@ -7,12 +7,14 @@ session, makes its answer, and closes it, all in one thread.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import Depends, Path, Query, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from sqlalchemy.orm import Session
 
 from aggregator_api.auth.api_keys import Caller
 from aggregator_api.auth.signing import Identity
@@ -22,7 +24,7 @@ from aggregator_api.devices.service import DeviceService
 from aggregator_api.devices.tokens import TokenService
 from aggregator_api.federations.changes import AliasService, SettingsService
 from aggregator_api.federations.checkpoints import CheckpointService
-from aggregator_api.federations.service import FederationService
+from aggregator_api.federations.service import FederationService, get_federation
 from aggregator_api.http.queries.listings import PageParams
 from aggregator_api.maintenance.deletion import DeletionService
 from aggregator_api.operations.health import Readiness
@@ -31,6 +33,7 @@ from aggregator_api.runtime import Runtime
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import Downloads
 from aggregator_api.storage.db.database import Database
+from aggregator_api.storage.db.models import FederationRow
 from aggregator_api.transport.device_http.messages import DeviceMessages
 from gaitway.plain_text import checked, checked_values
 
@@ -117,6 +120,32 @@ CallerDep = Annotated[Caller, Depends(caller_of)]
 
 
 FederationName = Annotated[str, Path(description="the federation")]
+
+
+class FederationPlace(NamedTuple):
+    """The federation that a path names, and the database that it is in."""
+
+    database: Database
+    name: str
+
+    @contextmanager
+    def read(self) -> Iterator[tuple[Session, FederationRow]]:
+        """Open a session to read the federation in; raises NotFoundError if there is none."""
+        with self.database.read() as session:
+            yield session, get_federation(session, self.name)
+
+    @contextmanager
+    def write(self) -> Iterator[tuple[Session, FederationRow]]:
+        """Open a session to change the federation in; raises NotFoundError if there is none."""
+        with self.database.write() as session:
+            yield session, get_federation(session, self.name)
+
+
+async def _place(database: DatabaseDep, name: FederationName) -> FederationPlace:
+    return FederationPlace(database, name)
+
+
+PlaceDep = Annotated[FederationPlace, Depends(_place)]
 RoundNumber = Annotated[int, Path(ge=1, le=MAX_ID)]
 RolloutNumber = Annotated[int, Path(ge=1, le=2**31 - 1)]
 VersionNumber = Annotated[int, Path(ge=0, le=2**31 - 1)]

@@ -154,12 +154,9 @@ def require_no_update_in_use(session: Session, federation: FederationRow, row: D
     Raises:
         ConflictError: if it does.
     """
-    open_one = repositories.open_round(session, federation)
-    part = repositories.participation(session, open_one, row) if open_one is not None else None
-    if open_one is not None and part is not None and part.outcome == "received":
+    if number := _open_round_of(session, federation, row, "received"):
         raise ConflictError(
-            f"round {open_one.number} has accepted an update of {row.name!r}; wait until it has ended, or stop the "
-            "federation"
+            f"round {number} has accepted an update of {row.name!r}; wait until it has ended, or stop the federation"
         )
 
 
@@ -180,12 +177,17 @@ def require_no_open_part(session: Session, federation: FederationRow, row: Devic
     Raises:
         ConflictError: if it does.
     """
+    if number := _open_round_of(session, federation, row, "waiting"):
+        raise ConflictError(
+            f"round {number} waits for {row.name!r}; DELETE it over REST, which tells the round, or wait"
+        )
+
+
+def _open_round_of(session: Session, federation: FederationRow, row: DeviceRow, outcome: str) -> int | None:
+    """Return the number of the open round in which a device has this outcome."""
     open_one = repositories.open_round(session, federation)
     part = repositories.participation(session, open_one, row) if open_one is not None else None
-    if open_one is not None and part is not None and part.outcome == "waiting":
-        raise ConflictError(
-            f"round {open_one.number} waits for {row.name!r}; DELETE it over REST, which tells the round, or wait"
-        )
+    return open_one.number if open_one is not None and part is not None and part.outcome == outcome else None
 
 
 # ---- model versions

@@ -7,7 +7,6 @@ rollout, and `canary`, that of the one under way. So training does not notice a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, delete, func, insert, select
@@ -107,7 +106,7 @@ def start(
         forced=forced,
         started_at=now,
         ended_at=None,
-        **_columns_of(Rollout(wave_started_at=now)),
+        **repositories.columns_of(Rollout(wave_started_at=now)),
     )
     session.add(row)
     session.flush()
@@ -210,7 +209,7 @@ def apply(session: Session, federation: FederationRow, row: RolloutRow, event: E
     """
     before = _read(row)
     after = step(_settings(row), before, event)
-    for column, value in _columns_of(after).items():
+    for column, value in repositories.columns_of(after).items():
         setattr(row, column, value)
     if after.wave != before.wave:
         row.last_checked_device_id = 0
@@ -397,16 +396,4 @@ def _tags(row: RolloutRow) -> tuple[str, ...]:
 
 
 def _read(row: RolloutRow) -> Rollout:
-    return Rollout(
-        wave_started_at=row.wave_started_at,
-        wave=row.wave,
-        members=row.members,
-        successes=row.successes,
-        failures=row.failures,
-        phase=RolloutPhase(row.phase),
-        reason=row.reason,
-    )
-
-
-def _columns_of(rollout: Rollout) -> dict[str, Any]:
-    return {**asdict(rollout), "phase": str(rollout.phase)}
+    return repositories.machine_state(Rollout, row, phase=RolloutPhase(row.phase))

@@ -10,14 +10,14 @@ from contestant import play
 from workloads import Work, logits
 
 
-def prepare(work: Work, threads: int) -> Callable[[], object]:
+def prepare(work: Work, threads: int, device: str = "cpu") -> Callable[[], object]:
     """Return the training that a round's examples take."""
     torch.set_num_threads(threads)
-    network, batch = work.network().train(), work.centralized_batch
+    network, batch = work.network().train().to(device), work.centralized_batch
     optimizer = work.new_optimizer(network.parameters())
     count = work.examples_a_round
-    x = torch.randn(min(count, 4096), *work.shape)
-    y = torch.randint(work.classes, (len(x),))
+    x = torch.randn(min(count, 4096), *work.shape, device=device)
+    y = torch.randint(work.classes, (len(x),), device=device)
 
     def one_round() -> None:
         for start in range(0, count, batch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +21,7 @@ def privacy(
     accept: Annotated[
         bool, typer.Option("--accept", help="Require no more than what the refused plan promises, from now on.")
     ] = False,
-) -> None:
+) -> dict[str, Any]:
     """Show what this device requires before it takes part, and accept a plan that promises less.
 
     What the server promised when this device enrolled is pinned: a plan that promises less is refused. [privacy]
@@ -32,15 +32,18 @@ def privacy(
     with cli_errors(), open_state(config) as (settings, store):
         requires = settings.privacy.require
         if accept:
-            accepted = accept_refused_plan(store, requires)
-            typer.echo(f"Accepted: {describe_promises(accepted)}")
+            accepted = describe_promises(accept_refused_plan(store, requires))
+            typer.echo(f"Accepted: {accepted}")
             if not is_locked(store):
                 typer.echo("The agent does not run now: it takes part again when it runs.")
-            return
-        if has_key(store.folder):
-            typer.echo(f"This device's key: {public_key_text(store.folder)}")
-        for line in describe_privacy(store, requires) or ["Nothing is required yet: this device has heard no plan."]:
+            return {"accepted": accepted}
+        key = public_key_text(store.folder) if has_key(store.folder) else None
+        if key:
+            typer.echo(f"This device's key: {key}")
+        required = describe_privacy(store, requires)
+        for line in required or ["Nothing is required yet: this device has heard no plan."]:
             typer.echo(line)
+    return {"key": key, "required": required}
 
 
 def withdraw_device(config: ConfigOption) -> None:

@@ -21,16 +21,10 @@ from gaitway.tasks import metric_of
 from gaitway.terminal import Console
 
 
-def status(
-    config: ConfigOption,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as in summary.json.")] = False,
-) -> None:
+def status(config: ConfigOption) -> dict[str, Any]:
     """Say what a device is doing, and show its rounds and model, from its data folder; also while it runs."""
     with cli_errors(), open_state(config) as (settings, store):
         found = _look(settings, store)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-        return
     console = Console()
     for line in found["doing"]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -43,6 +37,7 @@ def status(
     console.print("no model yet" if model is None else f"model: {model['path']}", soft_wrap=True, highlight=False)
     for line in found["adoption"]:
         console.print(line, markup=False, highlight=False)
+    return found
 
 
 def _look(config: Config, store: StateStore) -> dict[str, Any]:
@@ -85,8 +80,7 @@ def models(
     rollback: Annotated[
         bool, typer.Option("--rollback", help="Use the good model before the present one; twice: as it was.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+) -> dict[str, Any]:
     """Show the good models that the device keeps, with their scores on its own holdout windows.
 
     A running agent uses another model within a second of --rollback. The next model that passes the gate
@@ -101,9 +95,6 @@ def models(
         kept = ModelRegistry(store).good_models()
         judged = [row.reason for row in store.adoptions()]
         released, serving = describe_release(store, settings.agent.device), describe_served(store)
-    if as_json:
-        typer.echo(json.dumps({"models": kept, "serving": serving, "judged": judged, "released": released}, indent=2))
-        return
     console = Console()
     if kept:
         console.print(_models_table(kept))
@@ -111,6 +102,7 @@ def models(
         typer.echo("no model yet")
     for line in [serving, *judged[-5:], *released]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return {"models": kept, "serving": serving, "judged": judged, "released": released}
 
 
 def _models_table(kept: list[dict[str, Any]]) -> Table:

@@ -178,19 +178,20 @@ def is_own_host(host: str) -> bool:
     return True
 
 
-def refusal(method: str, path: str, headers: Message, body: str = "application/json") -> str:
-    """Say why a request is not one of this page's own, a change with that kind of `body`; empty where it is."""
+def refusal(method: str, path: str, headers: Message) -> str:
+    """Say why a request is not one of this page's own; empty where it is."""
     host = headers.get("Host", "")
     if not is_own_host(host):
         return "open the page by this device's address, or by localhost; another name is not answered"
     if method == "GET":
         site = headers.get("Sec-Fetch-Site", "none")
-        opened = path == "/" and headers.get("Sec-Fetch-Mode") == "navigate"  # a link somewhere else leads here
+        # a link somewhere else leads here
+        opened = path in ("/", "/timeline") and headers.get("Sec-Fetch-Mode") == "navigate"
         return "" if site in ("none", "same-origin") or opened else "another site asked for it"
     if headers.get("Origin") not in (f"http://{host}", f"https://{host}"):
         return "the Origin of a change must be this page"
-    if headers.get("Content-Type", "").partition(";")[0].strip() != body:
-        return f"a change must be {body}"
+    if headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
+        return "a change must be application/json"
     if headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         return "another site asked for it"
     return ""

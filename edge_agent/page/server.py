@@ -8,10 +8,8 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import date
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,8 +19,7 @@ from edge_agent.errors import AgentError, ConfigError
 from edge_agent.http_server import IDLE_TIMEOUT_S, BoundedRequest, BoundedServer, body_length, read_body
 from edge_agent.page.access import MAX_PASSWORD, Sessions, refusal
 from edge_agent.page.service import ACTIONS, VIEWS, Live, PageService
-from edge_agent.page.timeline import DayQuery, SpanLabel, TimelinePage
-from edge_agent.page.timeline_html import login_page
+from gaitway import views
 from gaitway.errors import first_problem
 from gaitway.secret_fields import revealed
 
@@ -31,17 +28,18 @@ log = logging.getLogger(__name__)
 MAX_BYTES = 4096
 """Of a request's body: a label and two times."""
 FOLDER = Path(__file__).parent / "static"
-FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/dom.js": ("dom.js", "text/javascript; charset=utf-8"),
-    "/teach.js": ("teach.js", "text/javascript; charset=utf-8"),
-    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
-    "/timeline.js": ("timeline.js", "text/javascript; charset=utf-8"),
-    "/timeline.css": ("timeline.css", "text/css; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
+FILES = {
+    **{f"/{path.name}": path for path in FOLDER.iterdir() if path.suffix in TYPES},
+    **{f"/views/{path.name}": path for path in views.FOLDER.iterdir() if path.suffix in TYPES},
+    **dict.fromkeys(("/", "/timeline"), FOLDER / "index.html"),
+}
+"""What the page consists of, by its path: its own files, and the views that it shares with the phone's page."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
@@ -51,14 +49,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-FORM_HEADERS = {
-    "Content-Security-Policy": HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'"),
-    "Referrer-Policy": "same-origin",  # without a referrer a form's Origin is null, and who sent it cannot be told
-}
-"""Of the timeline's page, whose forms work without JavaScript."""
-FORM = "application/x-www-form-urlencoded"
-MAX_FIELDS = 8
-TIMELINE = "/timeline"
 
 
 class _Login(BaseModel):
@@ -70,7 +60,7 @@ class PageServer(BoundedServer):
     """The page of one device, from when it is made until `close`; port 0 takes a free one."""
 
     def __init__(self, service: PageService, host: str, port: int, password_hash: str | None = None) -> None:
-        self.service, self.timeline = service, TimelinePage(service.config)
+        self.service = service
         super().__init__(host, port, _Request)
         # cookies are not kept apart by port: two devices on one machine must not end each other's sessions
         self.sessions = Sessions(password_hash, f"gaitway_device_{self.port}")
@@ -106,11 +96,6 @@ def served_page(config: Config, config_file: Path, live: Live) -> Iterator[None]
         server.close()
 
 
-class _Undo(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    day: date
-
-
 class _Request(BoundedRequest):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "gaitway", ""
@@ -125,10 +110,7 @@ class _Request(BoundedRequest):
         if self._is_refused("GET"):
             return
         if path in FILES:
-            file, kind = FILES[path]
-            self._send(200, (FOLDER / file).read_bytes(), kind)
-        elif path == TIMELINE:
-            self._show_timeline()
+            self._send(200, FILES[path].read_bytes(), TYPES[FILES[path].suffix])
         elif path == "/api/session":
             sessions = self.server.sessions
             self._answer(200, {"needs_password": sessions.needs_password, "open": sessions.may(self._cookies())})
@@ -139,13 +121,9 @@ class _Request(BoundedRequest):
             self._fail(404, "there is no such page")
 
     def do_POST(self) -> None:
-        is_form = self.path.startswith(f"{TIMELINE}/")
-        body = None if self._is_refused("POST", FORM if is_form else "application/json") else self._body()
+        body = None if self._is_refused("POST") else self._body()
         if body is None:
             self.close_connection = True
-            return
-        if is_form:
-            self._take_form(self.path.removeprefix(f"{TIMELINE}/"), body)
             return
         name = self.path.removeprefix("/api/")
         try:
@@ -169,67 +147,8 @@ class _Request(BoundedRequest):
         """Refuse what is no request of the page, without repeating it."""
         self._fail(code, http.client.responses.get(code, "not a request of this page"))
 
-    # ---- the timeline, whose forms are answered with pages
-
-    def _show_timeline(self) -> None:
-        if not self.server.sessions.may(self._cookies()):
-            self._send_page(200, login_page())
-            return
-        timeline = self.server.timeline
-        try:
-            query = DayQuery.model_validate(_fields(self.path.partition("?")[2]))
-            self._send_page(200, timeline.show(query))
-        except ValidationError as error:
-            self._send_page(422, timeline.show(DayQuery(), first_problem(error)))
-        except (AgentError, OSError) as error:
-            self._fail(409, str(error))
-
-    def _take_form(self, name: str, body: bytes) -> None:
-        sessions, timeline = self.server.sessions, self.server.timeline
-        given, day = _fields(body.decode("ascii", "replace")), DayQuery()
-        try:
-            if name == "login":
-                self._log_in_by_form(_Login.model_validate(given).password)
-            elif not sessions.may(self._cookies()):
-                self._send_page(401, login_page("Log in first."))
-            elif name == "label":
-                request = SpanLabel.model_validate(given)
-                day = DayQuery(day=request.day)
-                self._redirect(timeline.label(request))
-            elif name == "undo":
-                day = DayQuery(day=_Undo.model_validate(given).day)
-                self._redirect(timeline.undo(day.day or date.today()))
-            else:
-                self._fail(404, "there is no such form")
-        except ValidationError as error:
-            self._send_page(
-                422,
-                login_page("What came is no password.")
-                if name == "login"
-                else timeline.show(day, first_problem(error)),
-            )
-        except (AgentError, OSError) as error:
-            self._send_page(409, timeline.show(day, str(error)))
-
-    def _log_in_by_form(self, password: str) -> None:
-        try:
-            cookie = self.server.sessions.log_in(password, self.client_address[0])
-        except PermissionError as error:
-            self._send_page(429, login_page(str(error)))
-            return
-        if cookie is None:
-            self._send_page(401, login_page("This is not the password."))
-        else:
-            self._redirect(TIMELINE, {"Set-Cookie": cookie})
-
-    def _redirect(self, address: str, headers: Mapping[str, str] | None = None) -> None:
-        self._send(303, b"", "text/plain", {"Location": address, **FORM_HEADERS, **(headers or {})})
-
-    def _send_page(self, status: int, text: str) -> None:
-        self._send(status, text.encode(), "text/html; charset=utf-8", FORM_HEADERS)
-
-    def _is_refused(self, method: str, body: str = "application/json") -> bool:
-        reason = refusal(method, self.path.partition("?")[0], self.headers, body)
+    def _is_refused(self, method: str) -> bool:
+        reason = refusal(method, self.path.partition("?")[0], self.headers)
         if reason:
             self._fail(403, reason)
         return bool(reason)
@@ -292,11 +211,3 @@ class _Request(BoundedRequest):
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: the page asks every second."""
-
-
-def _fields(text: str) -> dict[str, str]:
-    """Read the fields of a form or a query; what is none of them, or too much, is nothing."""
-    try:
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))
-    except ValueError:
-        return {}

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from edge_agent.config.settings import Config
 from edge_agent.doctor import examine
 from edge_agent.errors import AgentError, LabelError, StoreError
-from edge_agent.page.timeline import Activity
 from edge_agent.serving.classifier import LivePrediction, OwnAnswers
 from edge_agent.serving.model_registry import ModelRegistry, name_of
 from edge_agent.storage.consent import (
@@ -33,18 +32,21 @@ from edge_agent.storage.consent import (
     withdraw,
 )
 from edge_agent.storage.data_folder import is_locked
-from edge_agent.storage.labels import known_activity, label_span, undo, unlabelled, vocabulary
+from edge_agent.storage.labels import known_activity, label_span, undo, vocabulary
 from edge_agent.storage.state_store import StateStore
+from edge_agent.storage.timeline import MINUTE_S, bounds, days, read_minutes, stretches, uncertain
 from edge_agent.storage.window_listing import Selection, by_class, by_day, delete
 from edge_agent.storage.window_store import FILE_NAME as WINDOWS_FILE
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.supervisor.status import collected_windows, describe_device, describe_release, describe_served
 from edge_agent.teaching.teacher import Teacher
-from gaitway.plain_text import label_text
+from gaitway.plain_text import checked
 from gaitway.python310 import Self
 from har_pipeline import Window
 
-MAX_STRETCHES, MAX_DAYS, MAX_JUDGED = 50, 60, 10
+MAX_DAYS, MAX_ASKED, MAX_JUDGED = 62, 10, 10
+ASKED_S = 14 * 86_400.0
+"""The day's view asks about uncertain stretches of so long, up to the newest day."""
 MAX_LABEL_SPAN_S = 366 * 86_400.0
 LIVE_WINDOW_S = 300.0
 """The page shows what was recognized in so long."""
@@ -63,6 +65,10 @@ class Live(Protocol):
 
     def ask_first(self, own_answers: OwnAnswers) -> None:
         """Name the person's own activities by these answers."""
+
+
+Activity = Annotated[str, Field(max_length=200), AfterValidator(checked)]
+"""An activity as a request names it."""
 
 
 class _PageRequest(BaseModel):
@@ -106,6 +112,12 @@ class DeleteRequest(_PageRequest):
             return Selection(self.activity)
         begin = datetime.combine(date.fromisoformat(self.day), datetime.min.time())
         return Selection(self.activity, begin.timestamp(), (begin + timedelta(days=1)).timestamp())
+
+
+class DayRequest(_PageRequest):
+    """A day of this device's calendar; None: the newest of which something is known."""
+
+    day: date | None = None
 
 
 class ActivityRequest(_PageRequest):
@@ -178,22 +190,32 @@ class PageService:
         return self.config.agent.page_password_hash is not None
 
     def windows(self) -> dict[str, Any]:
-        """Return what `windows` and `label --list` show, and the labels that can be given."""
+        """Return what `windows` shows, and the labels that can be given."""
         with self._windows() as store:
-            try:
-                labels, why_none = vocabulary(store), ""
-            except LabelError as error:
-                labels, why_none = (), str(error)
-            days = sorted(by_day(store, Selection()).items(), reverse=True)
-            stretches, classes = unlabelled(store), [row._asdict() for row in by_class(store, Selection())]
             return {
-                "labels": labels,
-                "spoken": {name: label_text(name) for name in (*labels, *(row["activity"] for row in classes))},
-                "why_no_labels": why_none,
-                "classes": classes,
-                "days": days[:MAX_DAYS],
-                "unlabelled": [stretch._asdict() for stretch in stretches[: -MAX_STRETCHES - 1 : -1]],
-                "unlabelled_more": max(0, len(stretches) - MAX_STRETCHES),
+                **_labels_to_give(store),
+                "classes": [row._asdict() for row in by_class(store, Selection())],
+                "days": sorted(by_day(store, Selection()).items(), reverse=True)[:MAX_DAYS],
+            }
+
+    def day(self, request: DayRequest) -> dict[str, Any]:
+        """Return a day by its minutes, and the stretches whose label would help most, of two weeks."""
+        with self._windows() as store:
+            known = days(store)[:MAX_DAYS]
+            day = request.day or (known[0] if known else date.today())
+            minutes, newest_s = read_minutes(store, *bounds(day)), bounds(known[0] if known else day)[1]
+            unsure = uncertain(read_minutes(store, newest_s - ASKED_S, newest_s))
+            return {
+                **_labels_to_give(store),
+                "day": day.isoformat(),
+                "days": [past.isoformat() for past in known],
+                "movement": [
+                    [n * MINUTE_S, minute.movement / minute.seen] for n, minute in minutes.items() if minute.seen
+                ],
+                "stretches": [stretch._asdict() for stretch in stretches(minutes)],
+                "uncertain": [stretch._asdict() for stretch in unsure[:MAX_ASKED]],
+                "uncertain_more": max(0, len(unsure) - MAX_ASKED),
+                "problem": "",
             }
 
     def models(self) -> dict[str, Any]:
@@ -201,8 +223,12 @@ class PageService:
         with closing(StateStore(self._folder)) as store:
             kept = [{**model, "name": name_of(model)} for model in ModelRegistry(store).good_models()]
             judged = [row.reason for row in store.adoptions()][-MAX_JUDGED:]
-            released = describe_release(store, self.config.agent.device)
-            return {"models": kept, "serving": describe_served(store), "judged": judged, "released": released}
+            return {
+                "models": kept,
+                "used": describe_served(store),
+                "why": [*judged, *describe_release(store, self.config.agent.device)],
+                "choices": [{"label": "Use the one before", "name": "roll-back"}] if len(kept) > 1 else [],
+            }
 
     def teaching(self) -> dict[str, Any]:
         """Return what Teach me shows: the lesson, what was learnt, how well it does, and which head is used."""
@@ -247,7 +273,7 @@ class PageService:
     def roll_back(self, _: EmptyRequest) -> dict[str, Any]:
         """Use the good model before the present one, as `models --rollback` does."""
         with closing(StateStore(self._folder)) as store:
-            return {"model": name_of(ModelRegistry(store).rollback())}
+            return {"words": f"Now in use: the {name_of(ModelRegistry(store).rollback())}."}
 
     def teach(self, request: ActivityRequest) -> dict[str, Any]:
         """Begin a lesson."""
@@ -315,6 +341,13 @@ class PageService:
             yield store
 
 
+def _labels_to_give(store: WindowStore) -> dict[str, Any]:
+    try:
+        return {"labels": vocabulary(store), "why_no_labels": ""}
+    except LabelError as error:
+        return {"labels": (), "why_no_labels": str(error)}
+
+
 Shown = Callable[[PageService], Mapping[str, Any]]
 VIEWS: Mapping[str, Shown] = {
     "now": PageService.now,
@@ -328,6 +361,7 @@ VIEWS: Mapping[str, Shown] = {
 """What GET /api/NAME answers."""
 
 ACTIONS: Mapping[str, tuple[type[_PageRequest], Callable[[PageService, Any], Mapping[str, Any]]]] = {
+    "day": (DayRequest, PageService.day),
     "label": (LabelRequest, PageService.label),
     "undo": (EmptyRequest, PageService.undo),
     "delete": (DeleteRequest, PageService.delete),

@@ -22,6 +22,7 @@ from export.runtime import ExportError, Session
 from gaitway.files import opener
 from gaitway.threads import SupervisedThread
 from har_pipeline import Window
+from har_pipeline.signals.wear import NOT_WORN, WearDetector
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class LivePrediction(NamedTuple):
 
     label: str
     probability: float | None
-    """Of the likeliest class; None where the model answers with a number, which `label` says in words."""
+    """Of the likeliest class; None if nobody wears the device, or the model answers with a number as `label`."""
     start_s: float
     """The window's begin on the sensor's clock."""
     at: float
@@ -58,7 +59,7 @@ class OwnAnswer(NamedTuple):
 
 OwnAnswers = Callable[[Sequence[Window]], Sequence[OwnAnswer | None]]
 """What a person's own head says of windows; None of each that is none of their own activities."""
-OWN_HEAD = "your own head, of Teach me"
+OWN_HEAD = "your model, of Teach me"
 
 
 class Classifier:
@@ -84,6 +85,7 @@ class Classifier:
         self.error = ""
         self._own_answers: OwnAnswers | None = None
         self._minutes = MinuteLog(folder)
+        self._wear = WearDetector()
         self._thread = SupervisedThread("inference", self._run)
 
     def start(self) -> None:
@@ -175,9 +177,13 @@ class Classifier:
                 by = OWN_HEAD if own else ""
                 if own:
                     labels[i], likeliest[i] = own
+        if likeliest:
+            for i, window in enumerate(windows):
+                if not self._wear.is_worn(window.x, window.start_s, window.session):
+                    labels[i], likeliest[i] = NOT_WORN, 1.0
         self._minutes.add(windows, labels if likeliest else (), likeliest)
-        probability, start_s = likeliest[-1] if likeliest else None, float(windows[-1].start_s)
-        self.latest = LivePrediction(labels[-1], probability, start_s, time.time(), by)
+        is_guess, start_s = likeliest and labels[-1] != NOT_WORN, float(windows[-1].start_s)
+        self.latest = LivePrediction(labels[-1], likeliest[-1] if is_guess else None, start_s, time.time(), by)
         with self._news:
             self._history.append(self.latest)
         self.count, self.error = self.count + len(windows), ""

@@ -27,11 +27,11 @@ NETWORK = "network"
 LAST_JUDGED = ("personalized", "midway", "global", NETWORK)
 """Names in the store under which the model of each source is noted that was judged last and works."""
 HEADS_IN_WORDS = {
-    "shared": "shared head",
-    "shared_any_orientation": "shared head for any orientation",
-    "adapted": "shared head adapted to own windows",
-    "personalized": "personal head",
-    "personalized_any_orientation": "personal head for any orientation",
+    "shared": "shared model",
+    "shared_any_orientation": "shared model for any orientation",
+    "adapted": "shared model adapted to own windows",
+    "personalized": "personal model",
+    "personalized_any_orientation": "personal model for any orientation",
     NETWORK: "network of its own",
 }
 """What the heads are called that a device chooses among, the simplest first, and the network of another federation."""

@@ -104,7 +104,7 @@ class Teacher:
                 "labels": labels,
                 "personal": [{"name": name, "counts_as": label} for name, label in own.items()],
                 "lesson": self._lesson and self._described_lesson(self._lesson),
-                "said": self._said,
+                "message": self._said,
                 "lesson_s": LESSON_S,
             }
             try:

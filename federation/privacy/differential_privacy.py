@@ -38,16 +38,18 @@ from torch import Tensor
 
 from federation.errors import SettingsError
 from federation.method import Method
-from federation.plan import RoundSettings
+from federation.plan import RoundSettings, TrainingConfig
 from federation.records import Tensors, Tree, Update
 
 
-def check_private(method: Method, rounds: RoundSettings) -> None:
-    """Refuse settings under which the noise would protect nothing.
+def check_private(method: Method, rounds: RoundSettings, training: TrainingConfig | None = None) -> None:
+    """Refuse settings under which the noise, of people or (with `training`) of examples, would protect nothing.
 
     Raises:
         SettingsError: naming the option.
     """
+    if training is not None and training.example_clip_norm is not None:
+        check_mean(method, "training.example_clip_norm")
     if rounds.clip_norm is None:
         if rounds.noise_multiplier:
             raise SettingsError("rounds.noise_multiplier needs rounds.clip_norm: without a bound, no noise is enough")

@@ -32,7 +32,6 @@ from torch.func import grad_and_value, vmap
 from federation.errors import SettingsError
 from federation.method import Method
 from federation.plan import TrainingConfig
-from federation.privacy.differential_privacy import check_mean
 from federation.records import Batch, Tensors
 from federation.seeds import seed_for
 
@@ -103,16 +102,6 @@ def clipped_sum(gradients: Tensors, mask: Tensor, clip_norm: float) -> Tensors:
     norm = torch.sqrt(sum(squares, mask.new_zeros(len(mask))))
     scale = (clip_norm / norm.clamp(min=1e-12)).clamp(max=1) * mask
     return {name: torch.einsum("b...,b->...", value, scale) for name, value in gradients.items()}
-
-
-def check_example_noise(method: Method, training: TrainingConfig) -> None:
-    """Refuse a method that sends more of an example than its gradients.
-
-    Raises:
-        SettingsError: naming the option.
-    """
-    if training.example_clip_norm is not None:
-        check_mean(method, "training.example_clip_norm")
 
 
 def epochs_of(method: Method, training: TrainingConfig) -> int:

@@ -1,6 +1,6 @@
 /** The app on the phone: its worker, and what the person does when a newer version has come. */
 
-import { element } from "./ui/dom.js";
+import { element } from "./views/dom.js";
 import { note } from "./ui/frame.js";
 
 const UPDATE_INTERVAL_MS = 60 * 60_000;

@@ -2,6 +2,7 @@
 
 import { Recorder } from "./collection/recorder.js";
 import { Store } from "./collection/store.js";
+import { PhoneDevice } from "./device.js";
 import { keepOnPhone, unsupportedReason } from "./install.js";
 import { Learner } from "./learning/learner.js";
 import { Models } from "./models.js";
@@ -12,12 +13,12 @@ import { Teacher } from "./teaching/teacher.js";
 import { RemoteHost } from "./training/remote_host.js";
 import * as collect from "./ui/collect.js";
 import * as data from "./ui/data.js";
-import { element, fill } from "./ui/dom.js";
 import { note, run } from "./ui/frame.js";
 import * as join from "./ui/join.js";
 import * as recognize from "./ui/recognize.js";
 import * as takePart from "./ui/take_part.js";
 import * as teach from "./ui/teach.js";
+import { element, fill } from "./views/dom.js";
 
 /** The view of a day, loaded when it is opened for the first time. @type {import("./ui/frame.js").View} */
 const day = {
@@ -45,6 +46,7 @@ const MARKS_MS = 300;
  * @typedef {object} App
  * @property {Store} store @property {Recorder} recorder @property {Recognition} recognition
  * @property {Participation} participation @property {Models} models @property {Teacher} teacher
+ * @property {PhoneDevice} device as views ask it
  * @property {() => string[]} labels of the federation: the plan's
  * @property {() => string[]} activities that can be given as labels: those, and the person's own behind them
  * @property {import("./collection/store.js").Mark[]} marks of all windows, by time; another list whenever they change
@@ -61,8 +63,7 @@ async function begin() {
   const models = new Models(store, embedder, learner, host, participation);
   const teacher = new Teacher(store, recorder, models);
   const labels = () => participation.state?.plan?.labels ?? LABELS;
-  /** @type {App} */
-  const app = {
+  const app = /** @type {App} */ ({
     store,
     recorder,
     models,
@@ -72,8 +73,9 @@ async function begin() {
     labels,
     activities: () => [...labels(), ...teacher.personal.map(({ name }) => name)],
     marks: await store.marks(),
-    opened: (hash) => opened(hash, participation),
-  };
+    opened: (/** @type {string} */ hash) => opened(hash, participation),
+  });
+  app.device = new PhoneDevice(app);
   followMarks(app);
   followLink(participation);
   await teacher.begin();

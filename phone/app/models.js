@@ -6,7 +6,7 @@ import { BROADCAST, FEATURE_MODEL, PROGRAM } from "./protocol/agent_state.js";
 import { solveVersion } from "./protocol/contribution_worker.js";
 import { ENROLMENT } from "./protocol/enrolment.js";
 import { withLeft } from "./protocol/releases.js";
-import { capital } from "./labels.js";
+import { capital } from "./views/labels.js";
 import { normalized } from "./learning/normalization.js";
 import { probabilitiesOf } from "./training/network_models.js";
 
@@ -111,10 +111,11 @@ export class Models {
     return choices;
   }
 
-  /** @param {() => Promise<string>} run of one of the choices */
-  async carryOut(run) {
-    const message = await run();
+  /** Do one of the choices. @param {string} label */
+  async carryOut(label) {
+    const message = (await this.choices.find((choice) => choice.label === label)?.run()) ?? "";
     this.done = { message: capital(message), model: this.model };
+    return { words: this.done.message };
   }
 
   /** What came of the last choice, as long as its model is in use. */

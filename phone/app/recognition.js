@@ -75,7 +75,7 @@ export class Recognition {
    */
   async rank(x) {
     const own = await this.teacher.ownRanking(x);
-    if (own) return { ranking: own, by: "your own head, of Teach me" };
+    if (own) return { ranking: own, by: "your model, of Teach me" };
     return { ranking: await this.models.ranking(x), by: this.modelName };
   }
 }

@@ -1,126 +1,46 @@
 """The command line of the simulation: run, sweep, arena, compare, analyse, attack, report, presets."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated
-
-import typer
-from rich.markup import escape
-
 from gaitway.command_line import CommandLine
-from gaitway.window_cache import default_cache_dir
-from sim.cli.arena import app as arena
-from sim.cli.attack import attack
-from sim.cli.command import CacheOption, bar, cli_errors, console
-from sim.cli.presets import presets
-from sim.cli.pretrain import pretrain
-from sim.cli.run import run
-from sim.cli.sweep import SelectOption, sweep
-from sim.errors import SettingsError
+
+COMMANDS = {
+    "run": (
+        "run:run",
+        "Simulate a federation, and leave its scores, checkpoints, plots, models and report in a directory.",
+    ),
+    "sweep": (
+        "sweep:sweep",
+        "Run every combination of some options, and compare what came out; the same command resumes after a crash.",
+    ),
+    "presets": (
+        "presets:presets",
+        "List the presets and each paper's tables and figures with the commands that make them; or explain some.",
+    ),
+    "pretrain": (
+        "pretrain:pretrain",
+        "Pretrain HART on windows without their labels in one place, for `sim run --init FILE`.",
+    ),
+    "analyse": (
+        "reports:analyse",
+        "Look behind the scores: t-SNE, prototypes, attention, margins, entropy maps, loss, gradients, MMD and FFD.",
+    ),
+    "attack": (
+        "attack:attack",
+        "Attack what the server of a run sees of each device, and say in numbers what it could learn.",
+    ),
+    "compare": (
+        "reports:compare",
+        "Put runs into one table, test them against a baseline seed by seed, and write HTML, Markdown and JSON.",
+    ),
+    "report": ("reports:report", "Draw a run's plots and write its report.html again."),
+    "arena": ("arena:app", "Tables of results: declared in experiments/, run, and rendered."),
+}
+"""Where each command is, and what it is for."""
+
+app = CommandLine(rich_markup_mode="rich")
+for _name, (_place, _purpose) in COMMANDS.items():
+    app.later(_name, f"sim.cli.{_place}", _purpose)
 
 
-def analyse(
-    runs: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Directories of finished runs.")],
-    data_root: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder or archive of the recordings that the runs were made from; only generated data need none."
-        ),
-    ] = None,
-    cache: CacheOption = None,
-    centralized: Annotated[
-        Path | None,
-        typer.Option(help="Also measure MMD to the features of this run of the method centralized on the same data."),
-    ] = None,
-    against: Annotated[
-        Path | None, typer.Option(help="Also compare that MMD with this run's: FFD(DIR, AGAINST). Needs --centralized.")
-    ] = None,
-    together: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead: draw the runs together into this folder: by method what they measured in each round, and "
-            "their scores over the options that they differ in."
-        ),
-    ] = None,
-) -> None:
-    """Look behind the scores: t-SNE, prototypes, attention, margins, entropy maps, loss, gradients, MMD and FFD.
-
-    For example: python -m sim analyse runs/motionsense-fedali --data-root ../shared/data
-    --centralized runs/motionsense-centralized --against runs/motionsense-fedavg
-    """
-    with cli_errors():
-        for page in _pages(runs, data_root, cache or default_cache_dir(), centralized, against, together):
-            console.print(f"Analysis: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
-
-
-def _pages(
-    runs: Sequence[Path],
-    root: Path | None,
-    cache: Path,
-    centralized: Path | None,
-    against: Path | None,
-    together: Path | None,
-) -> list[Path]:
-    from sim.reports.analysis.analyse import analyse as analyse_run
-    from sim.reports.analysis.analyse import analyse_together
-    from sim.reports.analysis.finished import FinishedRun, open_run
-
-    if against and not centralized:
-        raise SettingsError(
-            "--against compares distances to a centralized model's features; give --centralized DIR too"
-        )
-    with bar("opening the runs") as (shown, line):
-
-        def progress(what: str, done: int, total: int) -> None:
-            shown.update(line, description=escape(what), completed=done, total=total or None)
-
-        def opened(path: Path) -> FinishedRun:
-            return open_run(path, root, cache, progress)
-
-        reference, baseline = (opened(path) if path else None for path in (centralized, against))
-        if together is not None:
-            return [analyse_together(runs, together, opened, reference)]
-        return [analyse_run(opened(path), centralized=reference, against=baseline) for path in runs]
-
-
-app = CommandLine(help=__doc__, rich_markup_mode="rich")
-for command in (run, sweep, presets, pretrain, analyse, attack):
-    app.command()(command)
-app.add_typer(arena, name="arena")
-
-
-@app.command()
-def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Directories of finished runs, or of sweeps.")],
-    out: Annotated[Path, typer.Option(help="Where the comparison is written.")] = Path("comparison"),
-    baseline: Annotated[
-        str | None, typer.Option(help="Method or row that the others are tested against; by default fedavg.")
-    ] = None,
-    select: SelectOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json, and all else to stderr.")] = False,
-) -> None:
-    """Put runs into one table, test them against a baseline seed by seed, and write HTML, Markdown and JSON."""
-    from sim.reports.comparison.compare import compare as compare_runs
-    from sim.reports.comparison.tables import print_comparison
-
-    console.stderr = as_json
-    with cli_errors():
-        print_comparison(compare_runs(runs, out, baseline, select), console)
-        console.print(f"Written to [bold]{out}[/bold]")
-        if as_json:
-            print((out / "comparison.json").read_text("utf-8"), end="")
-
-
-@app.command()
-def report(run: Annotated[Path, typer.Argument(help="Directory of a run.")]) -> None:
-    """Draw a run's plots and write its report.html again."""
-    from sim.reports.figures.run_figures import draw_run
-    from sim.reports.report import write_report
-    from sim.results.run_directory import RunDirectory
-
-    with cli_errors():
-        directory = RunDirectory(run)
-        draw_run(directory)
-        console.print(f"Report: [bold]{write_report(directory)}[/bold]")
+@app.callback()
+def program() -> None:
+    """Simulate federations, compare methods, and make the papers' tables."""

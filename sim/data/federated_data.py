@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from operator import add
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -159,3 +160,33 @@ def joined_or_none(parts: Iterable[Examples | None]) -> Examples | None:
 def joined(parts: list[Examples]) -> Examples:
     """Lay examples together in the order in which they come."""
     return Examples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+
+
+EVERYONE = "everyone"
+
+
+def pooled(data: FederatedData) -> FederatedData:
+    """Move all training examples to one client, `everyone`; the others keep only what they are scored on.
+
+    `everyone` has no test set, so it has no score of its own: only the pooled model's on the clients' sets is left.
+    """
+    union = joined([client.train for client in data.clients.values()])
+    tested = {
+        name: replace(
+            client, train=_none_of(client.train), partition_classes=_without_training(client.partition_classes)
+        )
+        for name, client in data.clients.items()
+    }
+    dealt = [client.partition_classes.train for client in data.clients.values() if client.partition_classes is not None]
+    classes = PartitionClasses(torch.cat(dealt), dealt[0][:0]) if dealt else None
+    clients = {**tested, EVERYONE: ClientData(union, _none_of(union), partition_classes=classes)}
+    statistics = {**data.statistics, EVERYONE: reduce(add, (data.statistics[name] for name in data.clients))}
+    return replace(data, clients=clients, statistics=statistics)
+
+
+def _without_training(dealt: PartitionClasses | None) -> PartitionClasses | None:
+    return None if dealt is None else dealt._replace(train=dealt.train[:0])
+
+
+def _none_of(examples: Examples) -> Examples:
+    return Examples(examples.x[:0], examples.y[:0])

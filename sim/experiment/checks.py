@@ -9,7 +9,6 @@ from federation.method import Method
 from federation.plan import RoundSettings, SecureSettings, window_change_incompatibility
 from federation.privacy.accounting import epsilon_of_epochs, epsilon_of_rounds
 from federation.privacy.differential_privacy import check_private
-from federation.privacy.example_level import check_example_noise
 from federation.records import Examples
 from federation.secure_sums.summation import check_secure
 from federation.training.augmentation import check_images
@@ -45,8 +44,7 @@ def check_settings(settings: Experiment, method: Method) -> None:
                 f"secure.mode={settings.secure.mode}: whole numbers with masks travel as they are; set --precision "
                 "lossless"
             )
-    check_private(method, settings.rounds)
-    check_example_noise(method, settings.training)
+    check_private(method, settings.rounds, settings.training)
     _check_account(settings, has_secure_sums)
 
 

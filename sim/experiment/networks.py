@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -35,9 +35,21 @@ class Architecture(NamedTuple):
     initial: Client
 
 
-def architectures(settings: Experiment, method: Method, task: Task) -> tuple[Architecture, ...]:
-    """Build every network with its initial weights, which depend on the plan's seed, and a file if one was given."""
-    return tuple(_architecture(spec, method, task, settings) for spec in settings.models)
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run does: its settings, which go together, and the method, task and networks that they name."""
+
+    settings: Experiment
+    method: Method
+    task: Task
+
+    @cached_property
+    def networks(self) -> tuple[Architecture, ...]:
+        """The networks with their initial weights, of the plan's seed and the file that was given, if any.
+
+        They are built when they are first asked for: analyses need none.
+        """
+        return tuple(_architecture(spec, self.method, self.task, self.settings) for spec in self.settings.models)
 
 
 def _architecture(spec: ModelSpec, method: Method, task: Task, settings: Experiment) -> Architecture:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from gaitway.files import write_file
+from gaitway.files import write_file, write_json
 from sim.privacy_attacks import AttackResults
 from sim.privacy_attacks.inversion import Example
 from sim.privacy_attacks.observation import AttackOutcome, AttackResult, Estimate
@@ -36,7 +35,7 @@ def write_attack_page(results: AttackResults, folder: Path) -> Path:
     """Write attack.json, attack.html and its figures into a folder, and return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     text = html(page_of(results), folder)
-    write_file(folder / "attack.json", (json.dumps(results.to_json(), indent=1) + "\n").encode())
+    write_json(folder / "attack.json", results.to_json())
     write_file(folder / "attack.html", text.encode())
     return folder / "attack.html"
 

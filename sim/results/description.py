@@ -11,11 +11,11 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,14 +24,13 @@ from pydantic import ValidationError
 from federation.methods import method_from_json, method_to_json
 from federation.methods.fedali import GLOBAL, LOCAL
 from federation.plan import DataStatistics, Plan, image_input, with_packages
-from federation.tasks import task_from_json
+from gaitway.files import write_json
 from gaitway.own_packages import is_own_module
 from models import MODELS
 from sim.data.federated_data import FederatedData
 from sim.errors import RunDirectoryError, SettingsError
-from sim.experiment.networks import Architecture
+from sim.experiment.networks import RunPlan
 from sim.experiment.settings import ENVIRONMENT, Experiment
-from sim.results.summary import write_json
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "typing_extensions"}) - {"__main__"}
@@ -137,32 +136,62 @@ VOLATILE = ENVIRONMENT | {
 AFRESH = "choose another directory, or delete that one to begin again (resume=False in Python)"
 
 
-def write_description(out: Path, settings: Experiment, data: FederatedData, networks: Sequence[Architecture]) -> None:
+class RunOrigin(NamedTuple):
+    """What a run's numbers follow from: its data, code and machine, as config.json has them, and who has how much."""
+
+    config: dict[str, Any]
+    clients: dict[str, Any]
+
+
+def origin_of(plan: RunPlan, data: FederatedData) -> RunOrigin:
+    """Find out what a run's numbers follow from besides its settings."""
+    digest, clients = data.sha256(), data.per_class(plan.task)
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    networks = {MODELS[spec.name] for spec in plan.settings.models if spec.name in MODELS}
+    config = {
+        "data_sha256": digest,
+        "code": code_digests({*networks, type(plan.method), type(plan.task)}),
+        "versions": {**versions, "gaitway": _own_version()},
+        "hardware": _hardware(plan.settings.device),
+    }
+    return RunOrigin(config, clients)
+
+
+def write_description(out: Path, plan: RunPlan, data: FederatedData) -> None:
     """Write config.json, plan.json and clients.json.
 
     Raises:
         RunDirectoryError: if the directory belongs to another configuration, or to other data or code.
     """
-    config = {**settings.model_dump(mode="json", by_alias=True), **_facts(settings, data, networks)}
+    origin, initial = origin_of(plan, data), plan.networks[0].initial
+    prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith((LOCAL, GLOBAL)))
+    config = {
+        **plan.settings.model_dump(mode="json", by_alias=True),
+        "split_leaks": data.split_leaks,
+        "findings": data.findings,
+        "partition_class_names": data.partition_class_names,
+        "parameters": {"trained": sum(v.numel() for v in initial.params.values()), "prototypes": prototypes},
+        **origin.config,
+    }
     path = out / "config.json"
     if path.exists():
         old = json.loads(path.read_text())
         _compare(_with_new_defaults(old), config, out)
-        check_unchanged(old, settings, data, out)
+        check_unchanged(old, origin, out)
+    carried_out = plan_for(plan.settings, data)
     write_json(path, config)
-    write_json(out / "plan.json", plan_for(settings, data).model_dump(mode="json"))
-    write_json(out / "clients.json", data.per_class(networks[0].setup.task))
+    write_json(out / "plan.json", carried_out.model_dump(mode="json"))
+    write_json(out / "clients.json", origin.clients)
 
 
-def check_unchanged(old: dict[str, Any], settings: Experiment, data: FederatedData, out: Path) -> None:
+def check_unchanged(old: dict[str, Any], now: RunOrigin, out: Path) -> None:
     """Compare a run's data and code, as its config.json has them, with those of today.
 
     Raises:
         RunDirectoryError: if they have changed since the run began.
     """
-    now = _origin(settings, data)
-    _check_data(old, now, data.per_class(task_from_json(settings.task)), out)
-    _check_code(old, now, out)
+    _check_data(old, now, out)
+    _check_code(old, now.config, out)
 
 
 def settings_in(config: dict[str, Any]) -> Experiment:
@@ -217,12 +246,12 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[
             yield key, was, wanted
 
 
-def _check_data(old: dict[str, Any], config: dict[str, Any], clients: dict[str, Any], out: Path) -> None:
+def _check_data(old: dict[str, Any], now: RunOrigin, out: Path) -> None:
     """Refuse other examples; where another machine or library may have rounded otherwise, other counts of them."""
-    if old.get("data_sha256") == config["data_sha256"]:
+    if old.get("data_sha256") == now.config["data_sha256"]:
         return
     path = out / "clients.json"
-    if _environment(old) != _environment(config) and path.exists() and json.loads(path.read_text()) == clients:
+    if _environment(old) != _environment(now.config) and path.exists() and json.loads(path.read_text()) == now.clients:
         return
     raise RunDirectoryError(
         f"{out} holds a run on other data: since it began, the recordings have changed, or how they are read; {AFRESH}"
@@ -248,39 +277,6 @@ def _check_code(old: dict[str, Any], config: dict[str, Any], out: Path) -> None:
 
 def _minor(version_number: str) -> list[str]:
     return version_number.split(".")[:2]
-
-
-def _facts(settings: Experiment, data: FederatedData, networks: Sequence[Architecture]) -> dict[str, Any]:
-    initial = networks[0].initial
-    prototypes = sum(v.numel() for n, v in initial.buffers.items() if n.endswith((LOCAL, GLOBAL)))
-    return {
-        "split_leaks": data.split_leaks,
-        "findings": data.findings,
-        "partition_class_names": data.partition_class_names,
-        "parameters": {"trained": sum(v.numel() for v in initial.params.values()), "prototypes": prototypes},
-        **_origin(settings, data),
-    }
-
-
-def _origin(settings: Experiment, data: FederatedData) -> dict[str, Any]:
-    """Return what a run's numbers follow from besides its settings."""
-    return {
-        "data_sha256": data.sha256(),
-        "code": code_digests(_classes(settings)),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "gaitway": _own_version(),
-        },
-        "hardware": _hardware(settings.device),
-    }
-
-
-def _classes(settings: Experiment) -> set[type]:
-    """Return the classes that the run's numbers follow from: method, task and networks."""
-    networks = {MODELS[spec.name] for spec in settings.models if spec.name in MODELS}
-    return {*networks, type(method_from_json(settings.method)), type(task_from_json(settings.task))}
 
 
 def _hardware(device: str) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from federation import wire
 from federation.tasks.task import Statistics, Task
-from gaitway.files import write_file
+from gaitway.files import write_json
 from gaitway.tasks import Metric
 from gaitway.terminal import Console
 from sim.experiment.settings import Experiment
@@ -136,11 +136,6 @@ def _confusion(task: Task, best: Chosen, general: Generalization) -> dict[str, A
     parts = {"personalization": best.statistics, "generalization": general[best.round], "global": best.served}
     sums = {name: total(part) if spread(task, part) else {} for name, part in parts.items()}
     return {name: counts["confusion"].tolist() if "confusion" in counts else None for name, counts in sums.items()}
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON whole or not at all."""
-    write_file(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
 DEFINITIONS = {

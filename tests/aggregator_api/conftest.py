@@ -20,6 +20,7 @@ from tests.live.real_parts import Postgres, postgres
 
 ON_BOTH = (
     "test_continuous",
+    "test_openapi_generated",
     "test_restart",
     "test_rounds",
     "test_late_and_repeated",

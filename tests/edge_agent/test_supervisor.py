@@ -22,13 +22,12 @@ from typer.testing import CliRunner
 
 from edge_agent.__main__ import app
 from edge_agent.errors import ConfigError
-from edge_agent.machine.events import Announced, Connected, Invited, WithdrawalReady
+from edge_agent.machine.events import Announced, Connected, WithdrawalReady
 from edge_agent.machine.state import identity
 from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.supervisor.drivers import Message, open_drivers
 from edge_agent.supervisor.persistence import save_round
-from edge_agent.supervisor.status import summary
 from edge_agent.supervisor.supervisor import Supervisor
 from edge_agent.training.job import UPDATE
 from federation.protocol import topics
@@ -268,32 +267,6 @@ def answer_with(person: Operator, manifest: UpdateManifest) -> dict[int, bytes]:
     person.wait(collected, timeout_s=120.0)
     person.say(ack, write(Acknowledgement(update_id=manifest.update_id, nonce=manifest.nonce, status="accepted")))
     return chunks
-
-
-@pytest.mark.slow  # a training and two exports, each in a process of its own
-@pytest.mark.parametrize("supervised_device", [2], indirect=True)
-def test_a_model_whose_export_lost_to_a_round_that_came_to_nothing_is_judged_after_it(
-    supervised_device: SupervisedDevice,
-) -> None:
-    device = supervised_device
-
-    def play() -> None:
-        device.invite()
-        until(lambda: (device.folder / "candidates" / "r1.safetensors").exists(), 90.0)
-        again = {"model": device.model}
-        device.post(Invited(invitation(2).model_copy(update=again)))
-        device.post(Announced(announcement(2, plan=device.plan).model_copy(update=again)))
-        device.post(Announced(announcement(2, "waiting", None, plan=device.plan)))
-        until(lambda: device.status_of_adoption("personalized model of round 1"), 300.0)
-        until(lambda: not list((device.folder / "candidates").iterdir()))
-
-    run(device.supervisor, play)
-    store = StateStore(device.folder)
-    assert [(row.source, row.round) for row in store.adoptions()] == [("personalized", 1)]
-    compared = summary(store, DEVICE)["compared"]
-    assert {row["round"] for row in compared["models"]} == {1}
-    assert [row["in_use"] for row in compared["models"]].count(True) == 1
-    store.close()
 
 
 @pytest.mark.parametrize("supervised_device", [1], indirect=True)

@@ -15,6 +15,7 @@ from torch import nn
 
 from export import gates, onnx_export
 from export.gates import check_int8, check_parity, generated_windows
+from export.graph import narrowed
 from export.onnx_export import export_onnx
 from export.runtime import GateError, InputError, ModelFileError, Session
 from federation.tasks.classification import Classification
@@ -287,3 +288,14 @@ def test_a_file_says_nothing_of_the_machine_that_wrote_it(exported: Exported) ->
     for folder in (Path(torch.__file__).parent, Path(__file__).parents[2]):
         assert str(folder).encode() not in content
     assert b"stack_trace" not in content
+
+
+def test_narrowed_kernels_are_off_by_half_a_scale_at_most() -> None:
+    kernel = np.random.default_rng(0).normal(size=(5, 3, 4)).astype(np.float32) * np.float32(10.0) ** np.arange(
+        -3, 2, dtype=np.float32
+    ).reshape(5, 1, 1)
+    kernel[2] = 0
+    small, scale = narrowed(kernel)
+    assert (small.dtype, small.shape, scale.shape) == (np.int8, (5, 3, 4), (5, 1, 1))
+    assert (np.abs(small * scale - kernel) <= 0.501 * scale).all()
+    assert np.abs(small).max(axis=(1, 2)).tolist() == [127, 127, 0, 127, 127]

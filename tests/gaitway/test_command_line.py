@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -36,6 +37,11 @@ def app() -> CommandLine:
     def show(as_json: bool = False) -> None:
         Console(stderr=as_json).print("at work")
         print(json.dumps(["result"]))
+
+    @made.command()
+    def count() -> dict[str, int]:
+        print("three were found")
+        return {"found": 3}
 
     @made.command()
     def delete(yes: bool = False) -> None:
@@ -73,6 +79,28 @@ def test_a_quiet_command_prints_its_json_or_nothing(app: CommandLine, words: str
     assert not Console.is_silenced
 
 
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [("", "three were found\n"), ("--json", '{\n  "found": 3\n}\n'), ("-q --json", '{\n  "found": 3\n}\n')],
+)
+def test_a_command_that_returns_its_result_prints_it_as_json(app: CommandLine, words: str, out: str) -> None:
+    done = CliRunner().invoke(app, ["count", *words.split()])
+    assert (done.exit_code, done.stdout, done.stderr) == (0, out, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("show --wrong", "No such option: --wrong. See `main show -h`"),
+        ("sho", "No such command 'sho'. Did you mean 'show'? See `main -h`"),
+        ("--wrong", "No such option: --wrong. See `main -h`"),
+    ],
+)
+def test_a_wrong_word_is_an_error_like_all_others(app: CommandLine, words: str, reason: str) -> None:
+    done = CliRunner().invoke(app, words.split(), prog_name="main")
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"error: {reason}\n")
+
+
 def test_a_quiet_command_does_not_ask(app: CommandLine) -> None:
     done = CliRunner().invoke(app, ["delete", "--quiet"], input="y\n")
     assert done.exit_code == 2
@@ -108,3 +136,30 @@ def test_windows_and_data_sets_as_json(tmp_path: Path) -> None:
     words = ["prepare", "synthetic", "--json", "--options", '{"subjects": 1}', "--cache", str(tmp_path)]
     counted = json.loads(CliRunner().invoke(app, words).stdout)
     assert all(sum(found.values()) > 0 for found in counted["windows"].values())
+
+
+LATER = ("agent",) if sys.version_info < (3, 11) else ("server", "agent", "sim")  # only a device may have 3.10
+
+
+@pytest.mark.parametrize("program", LATER)
+def test_a_list_of_commands_says_of_each_what_its_help_begins_with(program: str) -> None:
+    found = import_module(PROGRAMS[program].module)
+    helps = {name: (command.help or "").splitlines()[0] for name, command in get_command(found.app).commands.items()}
+    listed = {name: words for name, (_, words) in found.COMMANDS.items()}
+    assert {name: helps[name] for name in listed} == listed
+
+
+@pytest.mark.parametrize("program", LATER)
+def test_the_help_of_a_program_imports_no_command(program: str) -> None:
+    module = PROGRAMS[program].module
+    asked = f"""
+import subprocess
+import sys
+from importlib import import_module
+from typer.testing import CliRunner
+done = CliRunner().invoke(import_module({module!r}).app, ["--help"])
+assert "Commands" in done.stdout, done
+print(sorted({{"numpy", "torch", "pydantic", "sqlalchemy"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -173,6 +173,7 @@ def assert_sums(device: ContinuousClient, parts: list[Update]) -> dict[str, np.n
     return device.published()
 
 
+@pytest.mark.ci  # ten seconds of a core; the two tests above play rounds of the same client
 def test_exact_sums_are_sent_replaced_and_taken_out(
     server: Server, devices: tuple[ContinuousClient, ContinuousClient], tmp_path: Path
 ) -> None:

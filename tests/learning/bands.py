@@ -113,12 +113,8 @@ BANDS: dict[str, dict[str, Band]] = {
         "global": Band(94.6, 98.6),  # 96.6 with every seed: nothing is drawn
         "personalization": Band(96.1, 100),  # 98.1
     },
-    "local on MotionSense": {
-        "personalization": Band(90.3, 96.3),  # 92.8 94.1 92.5 93.3
-    },
-    "centralized on MotionSense": {
-        "global": Band(90.2, 95.1),  # 92.2 92.5 93.1 93.1
-    },
+    "local on MotionSense": {"personalization": Band(90.3, 96.3)},  # 92.8 94.1 92.5 93.3
+    "centralized on MotionSense": {"global": Band(90.2, 95.1)},  # 92.2 92.5 93.1 93.1
     "fedavg on MotionSense": {
         "global": Band(78.3, 90.2),  # 85.7 85.5 82.8 83.1
         "personalization": Band(89.4, 97.5),  # 93.5 93.1 92.3 94.6
@@ -139,16 +135,12 @@ BANDS: dict[str, dict[str, Band]] = {
         "global": Band(71.8, 84.9),  # 80.1 77.8 77.1 76.5
         "personalization": Band(89.8, 95.9),  # 93.7 93.5 92.0 93.4
     },
-    "fedper on MotionSense": {
-        "personalization": Band(89, 98.1),  # 92.3 93.3 92.7 94.8
-    },
+    "fedper on MotionSense": {"personalization": Band(89, 98.1)},  # 92.3 93.3 92.7 94.8
     "ditto on MotionSense": {
         "global": Band(78.3, 90.2),  # 85.7 85.5 82.8 83.1
         "personalization": Band(88.3, 99.4),  # 92.3 95.4 93.1 93.2
     },
-    "fesem on MotionSense": {
-        "personalization": Band(91.6, 96),  # 94.0 93.7 93.6 94.0
-    },
+    "fesem on MotionSense": {"personalization": Band(91.6, 96)},  # 94.0 93.7 93.6 94.0
     "moon on MotionSense": {
         "global": Band(76.1, 91.2),  # 85.5 85.5 83.1 81.7
         "personalization": Band(88.5, 96.5),  # 91.3 93.6 92.1 92.3
@@ -157,9 +149,7 @@ BANDS: dict[str, dict[str, Band]] = {
         "global": Band(84.8, 90.9),  # 87.1 88.6 87.7 87.0
         "personalization": Band(87.1, 99.7),  # 93.8 95.2 91.6 94.4
     },
-    "fedproto on MotionSense": {
-        "personalization": Band(90.8, 96.3),  # 92.8 94.3 93.4 93.5
-    },
+    "fedproto on MotionSense": {"personalization": Band(90.8, 96.3)},  # 92.8 94.3 93.4 93.5
     "fedpr on MotionSense": {
         "global": Band(74.9, 94.3),  # 87.2 86.6 84.0 82.1
         "personalization": Band(88.7, 97.6),  # 93.7 94.0 91.9 94.4
@@ -172,16 +162,9 @@ BANDS: dict[str, dict[str, Band]] = {
         "global": Band(82, 89.7),  # 86.6 85.3 84.9 86.8
         "personalization": Band(89.9, 96.3),  # 93.7 93.7 92.2 94.0
     },
-    "analytic on generated recordings": {
-        "global": Band(89.9, 93.9),  # 91.9
-        "personalization": Band(95.5, 99.5),  # 97.5
-    },
-    "local on generated recordings": {
-        "personalization": Band(89, 100),  # 96.6 93.9 93.3 94.3
-    },
-    "centralized on generated recordings": {
-        "global": Band(94.9, 100),  # 97.3 96.9 98.2 98.2
-    },
+    "analytic on generated recordings": {"global": Band(89.9, 93.9), "personalization": Band(95.5, 99.5)},  # 91.9; 97.5
+    "local on generated recordings": {"personalization": Band(89, 100)},  # 96.6 93.9 93.3 94.3
+    "centralized on generated recordings": {"global": Band(94.9, 100)},  # 97.3 96.9 98.2 98.2
     "fedavg on generated recordings": {
         "global": Band(42.9, 61.5),  # 51.8 52.8 54.9 49.6
         "personalization": Band(82.5, 92.9),  # 89.1 86.3 86.5 86.9
@@ -206,16 +189,12 @@ BANDS: dict[str, dict[str, Band]] = {
         "global": Band(34.4, 91),  # 70.9 54.5 62.2 63.7
         "personalization": Band(33.1, 79.6),  # 53.4 49.9 53.0 62.8
     },
-    "fedper on generated recordings": {
-        "personalization": Band(82.8, 100),  # 91.4 93.9 89.0 90.2
-    },
+    "fedper on generated recordings": {"personalization": Band(82.8, 100)},  # 91.4 93.9 89.0 90.2
     "ditto on generated recordings": {
         "global": Band(42.9, 61.5),  # 51.8 52.8 54.9 49.6
         "personalization": Band(85.7, 100),  # 95.2 93.9 92.1 97.2
     },
-    "fesem on generated recordings": {
-        "personalization": Band(82.2, 100),  # 91.6 92.0 91.4 97.8
-    },
+    "fesem on generated recordings": {"personalization": Band(82.2, 100)},  # 91.6 92.0 91.4 97.8
     "moon on generated recordings": {
         "global": Band(25.5, 65.5),  # 43.9 40.1 49.0 50.8
         "personalization": Band(78.1, 91.5),  # 83.5 83.2 86.1 86.4
@@ -224,9 +203,7 @@ BANDS: dict[str, dict[str, Band]] = {
         "global": Band(38.5, 77.4),  # 52.9 55.1 63.0 52.8
         "personalization": Band(81, 97.6),  # 91.5 88.7 87.0 87.5
     },
-    "fedproto on generated recordings": {
-        "personalization": Band(87.3, 100),  # 98.2 93.7 98.1 97.5
-    },
+    "fedproto on generated recordings": {"personalization": Band(87.3, 100)},  # 98.2 93.7 98.1 97.5
     "fedpr on generated recordings": {
         "global": Band(19.7, 88.2),  # 51.2 63.0 60.4 44.9
         "personalization": Band(79.3, 97.2),  # 86.0 90.5 89.5 86.3
@@ -239,18 +216,12 @@ BANDS: dict[str, dict[str, Band]] = {
         "global": Band(37.9, 79.7),  # 52.9 64.8 61.4 59.5
         "personalization": Band(84.1, 100),  # 95.8 94.0 91.1 91.2
     },
-    "HART": {
-        "global": Band(71.1, 94.2),  # 79.9 80.9 85.4
-        "personalization": Band(84.5, 93.2),  # 87.9 89.8 89.9
-    },
+    "HART": {"global": Band(71.1, 94.2), "personalization": Band(84.5, 93.2)},  # 79.9 80.9 85.4; 87.9 89.8 89.9
     "HART with ALP": {
         "global": Band(76.1, 91.3),  # 83.0 81.8 85.6
         "personalization": Band(85.9, 96.4),  # 89.9 91.6 92.4
     },
-    "MNIST, SGD": {
-        "global": Band(91.2, 96.3),  # 93.2 93.5 94.3
-        "personalization": Band(70.3, 100),  # 89.8 90.6 83.0
-    },
+    "MNIST, SGD": {"global": Band(91.2, 96.3), "personalization": Band(70.3, 100)},  # 93.2 93.5 94.3; 89.8 90.6 83.0
     "Fashion-MNIST, Adam": {
         "global": Band(66.9, 80.8),  # 72.1 75.6 73.8
         "personalization": Band(61, 80.3),  # 68.4 72.9 72.1
@@ -263,28 +234,13 @@ BANDS: dict[str, dict[str, Band]] = {
         "global": Band(78.3, 90.1),  # 85.5 82.9 85.5 83.3
         "personalization": Band(87.1, 97.3),  # 93.5 90.9 91.5 93.2
     },
-    "fedrep on MotionSense": {
-        "personalization": Band(88.8, 97.1),  # 94.0 93.5 92.0 91.9
-    },
-    "fedpac on MotionSense": {
-        "personalization": Band(87.7, 99),  # 94.4 94.9 91.8 94.3
-    },
+    "fedrep on MotionSense": {"personalization": Band(88.8, 97.1)},  # 94.0 93.5 92.0 91.9
+    "fedpac on MotionSense": {"personalization": Band(87.7, 99)},  # 94.4 94.9 91.8 94.3
     # these four by hand, 5 points on each side of one or two seeds
-    "fedbabu on MotionSense": {
-        "global": Band(76.6, 86.6),  # 81.6
-        "personalization": Band(88.5, 98.5),  # 93.5
-    },
-    "fedala on MotionSense": {
-        "global": Band(78.7, 91.3),  # 86.3 83.7
-        "personalization": Band(87.6, 98.2),  # 93.2 92.6
-    },
-    "pfedfda on MotionSense": {
-        "global": Band(70.8, 81.5),  # 76.5 75.8
-        "personalization": Band(83.4, 96.7),  # 91.7 88.4
-    },
-    "fedtgp on MotionSense": {
-        "personalization": Band(89.3, 99.3),  # 94.3
-    },
+    "fedbabu on MotionSense": {"global": Band(76.6, 86.6), "personalization": Band(88.5, 98.5)},  # 81.6; 93.5
+    "fedala on MotionSense": {"global": Band(78.7, 91.3), "personalization": Band(87.6, 98.2)},  # 86.3 83.7; 93.2 92.6
+    "pfedfda on MotionSense": {"global": Band(70.8, 81.5), "personalization": Band(83.4, 96.7)},  # 76.5 75.8; 91.7 88.4
+    "fedtgp on MotionSense": {"personalization": Band(89.3, 99.3)},  # 94.3
     "fedbabu on generated recordings": {
         "global": Band(40.9, 50.7),  # 46.9 44.7 44.8
         "personalization": Band(85.4, 92.6),  # 89.9 88.1 89.3
@@ -297,15 +253,9 @@ BANDS: dict[str, dict[str, Band]] = {
         "global": Band(35.4, 49.1),  # 40.6 43.3 43.9
         "personalization": Band(92.4, 100),  # 97.2 96.6 95.3
     },
-    "fedtgp on generated recordings": {
-        "personalization": Band(88.7, 100),  # 95.7 93.6 96.8
-    },
-    "fedrep on generated recordings": {
-        "personalization": Band(81.7, 100),  # 90.9 91.0 88.2 93.5
-    },
-    "fedpac on generated recordings": {
-        "personalization": Band(83.6, 99.9),  # 90.1 90.3 89.6 93.9
-    },
+    "fedtgp on generated recordings": {"personalization": Band(88.7, 100)},  # 95.7 93.6 96.8
+    "fedrep on generated recordings": {"personalization": Band(81.7, 100)},  # 90.9 91.0 88.2 93.5
+    "fedpac on generated recordings": {"personalization": Band(83.6, 99.9)},  # 90.1 90.3 89.6 93.9
 }
 """Measured on 2026-11-22 (fedbabu, fedala, pfedfda and fedtgp on 2026-11-25), two x86-64 cores,
 torch 2.13; behind each band the scores of its seeds, from 0 on."""

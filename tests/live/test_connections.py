@@ -91,23 +91,6 @@ def test_headers_that_do_not_end_are_cut_off(port: int, drip: bool) -> None:
         assert rest(client).startswith(b"HTTP/1.1 408 ")
 
 
-def test_headers_are_not_taken_without_end(port: int) -> None:
-    with connect(port) as client:
-        with suppress(BrokenPipeError, ConnectionResetError):
-            client.sendall(HALF + b"X: y\r\n" * 100_000)
-        assert b" 200 " not in rest(client)
-    with connect(port) as client:
-        client.sendall(HALF + b"X: y\r\n" * 15_000)
-        assert rest(client)[:13] in (b"HTTP/1.1 431 ", b"")  # nothing: reset while still sending
-    assert answered(port) == b"HTTP/1.1 200 OK"
-
-
-def test_a_body_that_does_not_end_is_cut_off(port: int) -> None:
-    with connect(port) as client:
-        client.sendall(b"POST /v1/enrol HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
-        assert rest(client).startswith(b"HTTP/1.1 408 ")
-
-
 def test_a_body_is_not_read_on_after_an_answer(port: int) -> None:
     with connect(port) as client:
         client.sendall(b"POST /v1/keys HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")

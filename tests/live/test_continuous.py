@@ -21,7 +21,6 @@ import torch
 
 from federation.plan import ModelSpec, PublicationSettings
 from federation.records import Tree
-from har_pipeline import dataset_labels
 from models.har_features import FEATURES
 from sim.data.federated_data import FederatedData
 from sim.experiment.settings import Experiment
@@ -30,7 +29,6 @@ from tests.live.fleet import Fleet, embedded, fleet
 from tests.live.walks import assert_same, data_options, experiment_for, plan_of
 
 SYNTHETIC = ("s00_phone100-waist", "s00_phone200-waist", "s00_phone50-waist")
-MOTIONSENSE = ("s01", "s02", "s03", "s04")
 COSINES = 41
 
 
@@ -88,15 +86,6 @@ def test_devices_join_are_killed_and_leave_and_every_version_is_the_simulations(
     options = {**data_options(2.0), "phones": ["phone100", "phone200", "phone50"]}
     settings = experiment_for("analytic", minutes=2.0).model_copy(update={"dataset_options": options})
     episode(world_of(SYNTHETIC, settings, None, COSINES), tmp_path)
-
-
-@pytest.mark.data
-@pytest.mark.slow
-@pytest.mark.service
-def test_the_same_with_four_persons_of_motionsense(gaitway_data: Path, tmp_path: Path) -> None:
-    settings = experiment_for("analytic")
-    own = {"dataset": "motionsense", "dataset_options": {}, "labels": dataset_labels("motionsense")}
-    episode(world_of(MOTIONSENSE, settings.model_copy(update=own), gaitway_data, 600), tmp_path)
 
 
 def episode(world: World, folder: Path) -> None:

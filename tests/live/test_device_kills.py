@@ -109,12 +109,6 @@ def toggle(store: StateStore) -> None:
     (withdraw if participation(store).takes_part else take_part)(store)
 
 
-@pytest.mark.slow  # minutes where two cores are shared
-@pytest.mark.service
-def test_a_few_kills_of_devices_and_server_change_no_bit_of_the_sums(tmp_path: Path) -> None:
-    assert episode(world(SYNTHETIC[:2]), tmp_path, seed=0, kills=10).total() >= 10
-
-
 @pytest.mark.slow
 @pytest.mark.service
 @pytest.mark.timeout(3600)

@@ -113,14 +113,3 @@ def test_noise_with_a_thousand_million_examples_does_not_move_the_model(tmp_path
         np.testing.assert_allclose(value.numpy(), expected, rtol=1e-5, atol=1e-7)
     assert (left["device"], left["status"]) == (HOSTILE, "excluded")
     assert detail["excluded"] == 1
-
-
-@pytest.mark.service
-@pytest.mark.slow
-def test_a_step_back_with_a_thousand_million_examples_counts_as_two_devices(tmp_path: Path) -> None:
-    with fleet(tmp_path, broker=embedded) as here:
-        sizes = {**dict.fromkeys(HONEST, 1.0), HOSTILE: -1.0}
-        sent, model = play(here, sizes, {**dict.fromkeys(HONEST, 40), HOSTILE: CLAIMED})
-    for name, value in model.items():
-        each = [sent[device][name].double().numpy() for device in (*HONEST, HOSTILE)]
-        np.testing.assert_allclose(value.numpy(), np.average(each, axis=0, weights=[1, 1, 1, 2]), rtol=1e-5, atol=1e-7)

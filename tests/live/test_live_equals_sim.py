@@ -1,4 +1,4 @@
-"""Two rounds through real processes and a broker give, bit for bit, the tensors of the simulation."""
+"""Two rounds through real processes give, bit for bit, the tensors of the simulation, of classes and of numbers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from federation import wire
+from federation.plan import TrainingConfig
+from sim.experiment.settings import Experiment
+from sim.run import build_simulation, load_data, resolve
 from tests.live.fleet import Fleet, embedded, fleet
-from tests.live.walks import DEVICES, HART, ROUNDS, agent_toml, assert_same, experiment_for, plan_of, simulated
+from tests.live.walks import (
+    DEVICES,
+    FEATURES,
+    HART,
+    ROUNDS,
+    agent_toml,
+    assert_same,
+    experiment_for,
+    plan_of,
+    simulated,
+)
 
 MINUTES = 2.0
 EXPORTS = ("fedali", "frozen")
@@ -20,14 +34,9 @@ EXPORTS = ("fedali", "frozen")
 @pytest.mark.parametrize(
     ("method", "models", "transports"),
     [
-        # the kills (one device over each transport) and the network's faults run it as well
-        pytest.param("fedavg", ("", ""), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedavg-mqtt"),
-        pytest.param("fedavg", ("", ""), ("mqtt", "http"), marks=pytest.mark.slow, id="fedavg-mixed"),
         # what the devices adopt they export first
         pytest.param("fedali", ("", ""), ("mqtt", "http"), marks=pytest.mark.ci, id="fedali-mixed"),
-        pytest.param("fedali", ("", ""), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedali-mqtt"),
         pytest.param("fedproto", ("", "hart"), ("mqtt", "mqtt"), marks=pytest.mark.slow, id="fedproto-mqtt"),
-        pytest.param("fedproto", ("", "hart"), ("http", "http"), marks=pytest.mark.slow, id="fedproto-http"),
         # nobody trains; the devices export what they adopt
         pytest.param("frozen", ("", ""), ("mqtt", "http"), marks=pytest.mark.slow, id="frozen-mixed"),
     ],
@@ -78,3 +87,31 @@ def accepted_of(folder: Path, device: str) -> list[int]:
     if not path.exists():
         return []
     return [entry["round"] for entry in json.loads(path.read_text())["rounds"] if entry["status"] == "accepted"]
+
+
+NAME = "cadence (steps/min)"
+TASK = {"name": "regression", "center": 80.0, "spread": 60.0}
+
+
+def learning_numbers(minutes: float) -> Experiment:
+    """The small federation of these tests, whose devices learn a cadence."""
+    settings = experiment_for("fedavg", minutes=minutes)
+    training: TrainingConfig = settings.training.model_copy(update={"classes": 1, "feature_dim": FEATURES})
+    return settings.model_copy(update={"task": TASK, "labels": (NAME,), "training": training})
+
+
+@pytest.mark.ci
+@pytest.mark.service
+def test_the_live_federation_of_numbers_is_the_simulation(tmp_path: Path) -> None:
+    settings = learning_numbers(2.0)
+    torch.set_num_threads(1)
+    simulation = build_simulation(resolve(settings), load_data(resolve(settings), None, None, None))
+    for _record in simulation.run_rounds():
+        pass
+    with fleet(tmp_path, broker=embedded) as here:
+        here.get("/v1/federations", {"name": "live", "plan": plan_of(settings).model_dump(mode="json")})
+        for device in DEVICES:
+            here.add_device(agent_toml(tmp_path, device, here.url, here.mqtt, 2.0), "--until-finished")
+        here.wait_for(lambda: is_over(here, tmp_path), "the federation does not finish")
+        broadcast = here.last_broadcast()
+    assert_same(broadcast, simulation.setup.method.broadcast(simulation.state, ""), "the last broadcast")

@@ -33,7 +33,6 @@ pytestmark = [
     pytest.mark.skipif(RUNTIME not in files(), reason="no ONNX Runtime for the phone's client: make phone"),
 ]
 WITH, WITHOUT, PHONE = "board-torch", "board-lite", "phone-1"
-WEB = "onnxruntime-web"
 PERSONS = {WITH: "s00_phone100-waist", WITHOUT: "s01_phone100-waist", PHONE: "s02_phone200-waist"}
 LABELS = dataset_labels("synthetic")
 LACKS = {WITH: LABELS[0:2], WITHOUT: LABELS[2:4], PHONE: LABELS[4:6]}

@@ -40,7 +40,7 @@ PHONES = {"phone-1": "s01_phone100-waist", "phone-2": "s01_phone200-waist"}
 HEADER = "time_ms,acc_x,acc_y,acc_z,gyro_x,gyro_y,gyro_z,activity,session"
 BEGAN_MS = 1.78e12
 HOUR_MS = 3.6e6
-USED = re.compile(r"^The (shared|personal) head( for any orientation)? of version \d+")
+USED = re.compile(r"^The (shared|personal) model( for any orientation)? of version \d+")
 
 
 def a_plan() -> Plan:
@@ -227,15 +227,15 @@ def learns_by_itself_and_goes_back(here: Fleet, page: Page) -> None:
     page.goto(f"{here.url}/phone/#take-part")
     page.reload()
     card = page.get_by_role("region", name="The model in use")
-    useless = card.get_by_text("The personal head for any orientation of version").first
+    useless = card.get_by_text("The personal model for any orientation of version").first
     useless.wait_for()
     card.get_by_role("button", name="Learn from this phone's windows").click()
     said = card.get_by_role("status")
     said.get_by_text(re.compile(r"% on \d+ holdout windows of")).wait_for()
     assert not page.evaluate(IS_USELESS, version())  # it may be the same kind of head, of the phone's windows now
     card.get_by_text(USED).first.wait_for()
-    card.get_by_role("button", name="Go back to the personal head for any orientation").click()
-    said.get_by_text("In use: the personal head for any orientation").wait_for()
+    card.get_by_role("button", name="Go back to the personal model for any orientation").click()
+    said.get_by_text("In use: the personal model for any orientation").wait_for()
     useless.wait_for()
     page.reload()
     useless.wait_for()

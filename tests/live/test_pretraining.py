@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,10 +33,9 @@ from sim.experiment.settings import Experiment
 from sim.run import build_simulation, resolve, run
 from tests.aggregator_api.bench import Bench
 from tests.aggregator_api.generated_devices import FEDERATION
-from tests.live.fleet import embedded, fleet
 from tests.live.in_memory import Device
 from tests.live.test_every_method import played
-from tests.live.walks import DEVICES, ROUNDS, agent_toml, assert_same, data_options, experiment_for, plan_of
+from tests.live.walks import DEVICES, assert_same, data_options, experiment_for, plan_of
 
 MINUTES = 1.0
 TASK = {"name": "masked_reconstruction", "decoder_kernels": [3], "decoder_mlp": 16, "decoder_heads": 2}
@@ -142,46 +140,6 @@ def test_a_federation_without_labels_and_one_that_starts_from_it(method: str, tm
         details = session.scalars(select(EventRow.detail).where(EventRow.kind == "federation.created")).all()
     assert [detail for detail in details if "started from version 2 of" in detail]
     server.runtime.stop()
-
-
-@pytest.mark.service
-@pytest.mark.slow
-def test_with_broker_and_agents_both_federations_end_and_devices_have_a_model(tmp_path: Path) -> None:
-    """The same through all programs: after the first federation devices have no model, after the second they do."""
-    labelled = experiment("fedavg", {"name": "classification"})
-    plans = {"live": plan_of(experiment("fedavg", TASK)), "labelled": plan_of(labelled)}
-    found = {}
-    with fleet(tmp_path, broker=embedded) as here:
-        for name, plan in plans.items():
-            body = {"name": name, "plan": plan.model_dump(mode="json")}
-            here.get("/v1/federations", body | ({"start_from": {"federation": "live"}} if name == "labelled" else {}))
-            for device in DEVICES:
-                text = agent_toml(tmp_path, device, here.url, here.mqtt, MINUTES).read_text()
-                path = tmp_path / f"{device}-{name}.toml"
-                text = text.replace('federation = "live"', f'federation = "{name}"')
-                path.write_text(text.replace(f'data_dir = "{device}"', f'data_dir = "{path.stem}"'))
-                here.add_device(path, "--until-finished")
-            if name == "live":
-                here.wait_for(lambda: all(one.has_left for one in here.devices.values()), "devices do not leave")
-                assert [one.process.returncode for one in here.devices.values()] == [0, 0]
-                here.devices.clear()
-            else:  # they export more models than the one that they use now, which costs minutes
-                here.wait_for(
-                    lambda: all(": adopted" in one.said() for one in here.devices.values()), "no model is used"
-                )
-            found[name] = {
-                int(each["version"]): each["sha256"] for each in here.listing(f"/v1/federations/{name}/models")
-            }
-            summaries = [json.loads((tmp_path / f"{device}-{name}" / "summary.json").read_text()) for device in DEVICES]
-            assert all([one["status"] for one in each["rounds"]] == ["accepted"] * ROUNDS for each in summaries)
-            assert [bool(each.get("model")) for each in summaries] == [name == "labelled"] * len(DEVICES)
-        last, first = (
-            wire.decode(here.blob(found[name][version]), limit_bytes=1 << 24)["params"]
-            for name, version in (("live", ROUNDS), ("labelled", 0))
-        )
-    for parameter, value in first.items():
-        if not parameter.startswith("head."):
-            assert torch.equal(value, last[f"encoder.{parameter}"]), parameter
 
 
 def test_what_it_cannot_start_from_is_refused_in_words(tmp_path: Path) -> None:

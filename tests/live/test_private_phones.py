@@ -57,7 +57,7 @@ def test_a_phones_batch_gives_the_model_in_clear_bit_for_bit(
         found = everybody(here, folder, a_private_plan(), private)
         database = here.folder / "data" / "gaitway.sqlite3"
         assert [rows(database, query) for query in SHOWS_NO_DEVICE] == [[0], [0], [0]]
-        private.get_by_text("The server learns the sum of a batch of devices alone").wait_for()
+        private.get_by_text("The server learns only the sum of all devices in a round").wait_for()
         private.screenshot(path=tmp_path / "private.png", full_page=True)
         for config in (folder / f"{device}.toml" for device in DEVICES):
             ask(config, "withdraw")

@@ -45,7 +45,7 @@ def wait_for(programs: Fleet, **wanted: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow  # three quarters of a minute; that waves are adopted is seen by `test_three_waves`
+@pytest.mark.slow  # three quarters of a minute
 @pytest.mark.service
 def test_devices_adopt_what_is_released_and_go_back_when_it_is_withdrawn(tmp_path: Path) -> None:
     settings = experiment_for("fedavg")

@@ -14,9 +14,10 @@ from sim.experiment.settings import Experiment
 from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data, resolve
 from tests.aggregator_api.bench import Bench, wait_for
+from tests.live.fleet import embedded, fleet
 from tests.live.in_memory import Device
 from tests.live.summing_devices import SummingDevice, invited_to
-from tests.live.walks import ROUNDS, assert_same, data_options, experiment_for, plan_of
+from tests.live.walks import ROUNDS, agent_toml, assert_same, data_options, experiment_for, plan_of
 
 OPTIONS: dict[str, Any] = {**data_options(1.0), "places": ["chest", "waist"]}
 
@@ -71,3 +72,27 @@ def test_the_live_sum_is_the_simulations(method: str, options: dict[str, str], t
     assert_same(state, simulation.state, "the server's state")
     for one in trained:
         assert_same(one.kept(), simulation.clients[one.name]._asdict(), one.name)
+
+
+MINUTES = 1.0
+TRANSPORTS = ("mqtt", "http", "mqtt", "http")
+
+
+@pytest.mark.service
+@pytest.mark.slow
+def test_programs_add_up_what_the_simulation_adds_up(tmp_path: Path) -> None:
+    settings = secure_experiment("fedavg")
+    simulation = simulated(settings)
+    with fleet(tmp_path, broker=embedded) as here:
+        here.get("/v1/federations", {"name": "live", "plan": plan_of(settings).model_dump(mode="json")})
+        for device, transport in zip(simulation.data.clients, TRANSPORTS, strict=True):
+            config = agent_toml(tmp_path, device, here.url, here.mqtt, MINUTES, transport=transport)
+            config.write_text(config.read_text().replace('["waist"]', '["chest", "waist"]'))
+            here.add_device(config, enrols=True)
+        here.wait_for(lambda: here.get("/v1/federations/live")["status"] == "finished", "it does not finish")
+        broadcast = here.last_broadcast()
+        rounds = here.listing("/v1/federations/live/rounds")
+        metrics = here.listing("/v1/federations/live/metrics")
+    assert [row["phase"] for row in rounds] == ["published", "published"]
+    assert metrics == []  # nothing of a single device's scores
+    assert_same(broadcast, simulation.setup.method.broadcast(simulation.state, ""), "the last broadcast")

@@ -126,12 +126,3 @@ def test_the_connection_lasts_over_uploads_under_tls(broker: Mosquitto) -> None:
     """Two threads that write one TLS socket break it: `bad record mac` at the broker, and a reconnect."""
     lost, _ = send(broker, 12, 4)
     assert lost == [], broker.log.read_text()[-2000:]
-
-
-@pytest.mark.slow
-def test_fifty_uploads_of_twenty_megabytes_need_one_connection(
-    broker: Mosquitto, record_property: pytest.RecordProperty
-) -> None:
-    lost, rate = send(broker, 50, 20)
-    record_property("megabytes a second", round(rate / 1e6, 1))
-    assert lost == []

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -11,9 +13,9 @@ from gaitway.input_spec import HEAD, InputSpec
 from models import MODELS, UnknownModelError, build
 from models.errors import OptionError
 from models.har_cnn import HarCnn
-from models.layers.alp import ALP
+from models.layers.alp import ALP, set_inference
 from models.registry import alp_models, family, learners, models_for, with_alp
-from tests.models.small_models import SMALL
+from tests.models.small_models import CASES, SMALL, small
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -79,3 +81,33 @@ def test_running_statistics_are_refused(layer: type[nn.Module], monkeypatch: pyt
     with pytest.raises(OptionError, match=rf"its layer norm is a {layer.__name__}.*nn\.GroupNorm"):
         build("normed", classes=3)
     assert isinstance(build("normed", classes=3, tracked=False), Normed)
+
+
+# HART and the HAR CNN are exported for real in tests/export; of the rest the quickest in every run.
+ALWAYS = ("mnist_cnn",)
+WINDOWS = ("hart", "hart_alp", "har_cnn", "har_cnn_alp")
+
+
+def marked(case: str) -> Any:
+    return pytest.param(case, marks=() if case in ALWAYS else pytest.mark.slow)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+@pytest.mark.parametrize("case", [marked(case) for case in CASES if case not in WINDOWS])
+def test_onnx_runtime_computes_what_torch_does(case: str) -> None:
+    model = small(case).float().eval()
+    set_inference(model, "row")
+    batch = ({0: torch.export.Dim("batch")},)
+    program = torch.onnx.export(
+        model, (torch.randn(4, *model.input_shape),), dynamo=True, dynamic_shapes=batch, external_data=False,
+        opset_version=18, input_names=["x"], output_names=["features", "logits"], verbose=False,
+    )  # fmt: skip
+    assert program is not None
+    content = program.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for size in (1, 2, 7):
+        x = torch.randn(size, *model.input_shape)
+        with torch.no_grad():
+            wanted = model(x)
+        for found, want in zip(session.run(None, {"x": x.numpy()}), wanted, strict=True):
+            np.testing.assert_allclose(found, want.numpy(), atol=1e-4)

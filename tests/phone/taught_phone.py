@@ -44,6 +44,7 @@ MOUNT = """async ({ version, plan, broadcast, network, sha256 }) => {
   const app = { store, recorder, models, participation, teacher, labels: () => plan.labels, marks: [] };
   app.recognition = new Recognition(recorder, models, teacher);
   app.activities = () => teacher.activities;
+  app.device = new (await part("device")).PhoneDevice(app);
   let leave = () => {};
   const open = (view) => {
     leave();

@@ -112,7 +112,7 @@ def assert_taught_and_forgotten(
     assert all(sum(row) >= 3 for row in matrix)
     assert right >= 0.8 * sum(map(sum, matrix))
     assert phone.locator(".score strong").inner_text() == f"{right} of {sum(map(sum, matrix))}"
-    solved = re.search(r"solved in ([\d.]+) s", phone.locator(".score span").inner_text())
+    solved = re.search(r"computed in ([\d.]+) s", phone.locator(".score span").inner_text())
     assert solved
     assert float(solved[1]) < 1
     labelled = marks(phone)
@@ -124,7 +124,7 @@ def assert_taught_and_forgotten(
     for played, named in ((own, "pushing the pram"), (activities[1], SPOKEN.get(activities[1], activities[1]))):
         play(phone, world, played, from_s=5.0)
         phone.locator(".answer", has_text=named).wait_for()
-        by = "your own head, of Teach me" if played == own else "the shared head of version 1"
+        by = "your model, of Teach me" if played == own else "the shared model of version 1"
         phone.get_by_text(re.compile(rf"\d %, by {by}$")).wait_for()
         phone.screenshot(path=folder / f"recognized-{played}.png")
         phone.evaluate("teach()")  # which says the same

@@ -27,8 +27,8 @@ test("minutes that look alike are joined, and a few windows of each are looked a
   assert.deepEqual(sampleOf(minutes[0]).map(({ id }) => id), [0, 3, 6, 10, 13, 16]);
   const runs = stretchesOf(minutes, looks);
   assert.deepEqual(
-    runs.map(({ fromMs, toMs, recognized, label }) => [(toMs - fromMs) / 60_000, recognized, label]),
-    [[10, "walking", null], [20, "lying", null], [10, "walking", "running"]],
+    runs.map(({ from_s, to_s, recognized, label }) => [(to_s - from_s) / 60, recognized, label]),
+    [[10, "walking", ""], [20, "lying", ""], [10, "walking", "running"]],
   );
   assert.ok(Math.abs(runs[1].certainty - 0.3) < 1e-9);
   assert.equal(runs[0].movement, 2);
@@ -36,7 +36,7 @@ test("minutes that look alike are joined, and a few windows of each are looked a
 
 test("the least certain stretches are asked about, in pieces; not labelled ones, nor certain ones", () => {
   const asked = uncertainOf(minutesOf(marks), looks);
-  assert.deepEqual(asked.map(({ fromMs, toMs }) => [(fromMs - NOON) / 60_000, (toMs - NOON) / 60_000]), [[10, 25], [25, 30]]);
+  assert.deepEqual(asked.map(({ from_s, to_s }) => [(from_s - NOON / 1000) / 60, (to_s - NOON / 1000) / 60]), [[10, 25], [25, 30]]);
   assert.deepEqual(uncertainOf(minutesOf(marks), new Map()), []);
 });
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -27,10 +28,16 @@ class Import(NamedTuple):
 
 
 @cache
+def tracked(*patterns: str) -> tuple[Path, ...]:
+    """Return the files below git's care that match: what benchmarks and builds leave in the checkout is nobody's."""
+    listed = subprocess.run(["git", "ls-files", "--", *patterns], cwd=REPOSITORY, stdout=subprocess.PIPE, check=True)
+    return tuple(file for name in listed.stdout.decode().splitlines() if (file := REPOSITORY / name).is_file())
+
+
+@cache
 def modules() -> dict[str, Path]:
     """Return {dotted name: file} of every module of ours."""
-    files = (file for package in PACKAGES for file in sorted((REPOSITORY / package).rglob("*.py")))
-    return {dotted(file): file for file in files}
+    return {dotted(file): file for file in tracked(*(f"{package}/*.py" for package in PACKAGES))}
 
 
 @cache

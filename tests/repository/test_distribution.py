@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from setuptools import find_packages
 
-from tests.repository.imports import PACKAGES, REPOSITORY, all_imports, imports_in, modules
+from tests.repository.imports import PACKAGES, REPOSITORY, all_imports, imports_in, modules, tracked
 
 # What runs on a machine that was installed with one extra alone.
 PROGRAMS = {
@@ -89,11 +88,8 @@ def test_every_package_is_installed() -> None:
 def test_every_other_file_is_package_data() -> None:
     settings = project()["tool"]["setuptools"]
     listed = installed_packages()
-    tracked = subprocess.run(
-        ["git", "ls-files", "--", *PACKAGES], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
     missing = []
-    for file in tracked:
+    for file in (path.relative_to(REPOSITORY).as_posix() for path in tracked(*PACKAGES)):
         folder, _, name = file.rpartition("/")
         top, _, inside = file.partition("/")
         shipped = name.endswith(".py") and folder.replace("/", ".") in listed
@@ -123,7 +119,7 @@ def test_nothing_is_required_that_no_program_imports() -> None:
 
 @pytest.mark.ci
 def test_dev_requires_what_tests_and_demo_import() -> None:
-    files = [file for folder in ("tests", "demo") for file in (REPOSITORY / folder).rglob("*.py")]
+    files = tracked("tests/*.py", "demo/*.py")
     found = {entry.top for file in files for entry in imports_in("", file.read_text(), "")}
     ours = {*PACKAGES, "tests", "deploy", "docs", *(file.stem for file in files)}
     known = distributions()

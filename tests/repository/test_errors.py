@@ -18,7 +18,7 @@ from gaitway.errors import (
     first_problem,
     unknown_class,
 )
-from tests.repository.imports import PACKAGES, REPOSITORY
+from tests.repository.imports import PACKAGES, REPOSITORY, tracked
 
 
 class Login(BaseModel):
@@ -129,7 +129,7 @@ def test_a_class_is_suggested_only_where_it_is_misspelt(name: str, meant: str | 
 
 @pytest.mark.parametrize("words", ["difflib", ".errors()[0]", "errors(include_url"])
 def test_nothing_words_them_a_second_time(words: str) -> None:
-    sources = (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
+    sources = tracked(*(f"{package}/*.py" for package in PACKAGES))
     assert [path for path in sources if words in path.read_text()] == (
         [] if words == ".errors()[0]" else [Path(REPOSITORY / "gaitway/errors.py")]
     )

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.repository.imports import REPOSITORY
+from tests.repository.imports import REPOSITORY, tracked
 
 LINES, PARAMETERS = 60, 6
 PACKAGES = (
@@ -89,7 +89,7 @@ def too_large(name: str, found: Function) -> bool:
 
 @cache
 def every() -> dict[str, Function]:
-    files = [path for package in PACKAGES for path in sorted((REPOSITORY / package).rglob("*.py"))]
+    files = tracked(*(f"{package}/*.py" for package in PACKAGES))
     return {
         name: found
         for path in files

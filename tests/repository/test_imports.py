@@ -87,6 +87,7 @@ TABLE = {
         (
             *("export.program", "federation.plan", "federation.protocol.messages", "phone"),
             *("federation.secure_sums.messages", "federation.secure_sums.live", "federation.rounds.gains"),
+            "gaitway.views",
         ),
         ("pydantic",),
     ),
@@ -128,6 +129,7 @@ TABLE = {
             "edge_agent.supervisor.status",
             "edge_agent.storage",
             "edge_agent.teaching",
+            "gaitway.views",
             "har_pipeline",
         ),
         ("numpy",),
@@ -382,7 +384,7 @@ ALSO_OURS = {
     "aggregator_api.maintenance.fsck": {"aggregator_api.auth.signing": "whether the server's key can be read"},
     "aggregator_api.maintenance.backup": {"aggregator_api.auth.api_keys": "the operator's key is a part of it"},
     "aggregator_api.federations.exports": {"har_pipeline": "the input of an exported model, where one is made"},
-    "aggregator_api.http.web.phone": {"phone": "the files that it serves"},
+    "aggregator_api.http.web.phone": {"phone": "the files that it serves", "gaitway.views": "and those of all pages"},
     "federation.secure_sums.live": {"federation.methods": "which of all methods a phone has summands of"},
 }
 COMMAND_LINES = ("typer", "rich")  # in the modules and folders of these names, in every package

@@ -18,7 +18,6 @@ MAY_SAY_IT = {
     "edge_agent.config.sensors": "their settings",
     "edge_agent.teaching": "lessons of motion",
     "edge_agent.serving.heads": "heads that know no axes",
-    "edge_agent.page.timeline_html": "a day's movement",
     "edge_agent.serving.classifier": "a minute's movement",
     "edge_agent.storage.timeline": "a day's movement",
     "edge_agent.training.runtime": "how the device lies",

@@ -14,7 +14,7 @@ import pytest
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
 from aggregator_api.storage.db.models import Base
 from federation.protocol.messages import Acknowledgement, Announcement
-from tests.repository.imports import PACKAGES, REPOSITORY, modules
+from tests.repository.imports import PACKAGES, REPOSITORY, modules, tracked
 
 FORBIDDEN_NAMES = frozenset({"util", "utils", "helper", "helpers", "common", "misc", "types", "manager"})
 PRIVATE = re.compile(r"_[a-zA-Z]")
@@ -46,7 +46,7 @@ def test_a_class_name_is_one_thing_in_all_packages() -> None:
 def test_no_test_imports_or_replaces_a_private_name_of_ours() -> None:
     """Ruff's SLF001 sees the attributes; this is about `from x import _y` and `setattr(x, "_y", …)`."""
     found = []
-    for file in (*(REPOSITORY / "tests").rglob("*.py"), *(REPOSITORY / "benchmarks").rglob("*.py")):
+    for file in tracked("tests/*.py", "benchmarks/*.py"):
         source = file.read_text()
         for node in ast.walk(ast.parse(source if MAY_TAKE_PRIVATE.search(source) else "")):
             match node:
@@ -181,7 +181,7 @@ def script_words(name: str, source: str) -> list[str]:
 
 def scripts() -> list[Path]:
     """Every script of ours; what others wrote lies in folders `vendor`, `swagger` and `node_modules`."""
-    files = (file for package in PACKAGES for file in (REPOSITORY / package).rglob("*.js"))
+    files = tracked(*(f"{package}/*.js" for package in PACKAGES))
     return [file for file in files if not {"vendor", "swagger", "node_modules"} & set(file.parts)]
 
 
@@ -241,8 +241,7 @@ def test_nothing_outside_has_its_old_name() -> None:
 
 def test_no_text_tells_of_an_old_metric_option_or_status() -> None:
     kinds = {".py", ".js", ".html", ".yaml", ".md", ".json"}
-    folders = [REPOSITORY / name for name in (*PACKAGES, "deploy", "docs")]
-    files = [file for folder in folders for file in folder.rglob("*") if file.suffix in kinds]
+    files = [file for file in tracked(*PACKAGES, "deploy", "docs") if file.suffix in kinds]
     files = [file for file in files if not {"versions", "vendor", "node_modules", "results"} & set(file.parts)]
     assert len(files) > 500
     assert [(file.name, found[0]) for file in files for found in OLD_IN_TEXT.finditer(file.read_text())] == []
@@ -303,8 +302,8 @@ OLD_PHRASES = re.compile(
 
 def prose() -> Iterator[tuple[str, str]]:
     """Yield the place and the text of each document, template and help; CHANGELOG.md is history."""
-    documents = (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").rglob("*.md"))
-    templates = (file for package in PACKAGES for file in (REPOSITORY / package).rglob("templates/**/*.html"))
+    documents = (REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *tracked("docs/*.md"))
+    templates = tracked(*(f"{package}/*/templates/*.html" for package in PACKAGES))
     for file in (*documents, *templates):
         yield str(file.relative_to(REPOSITORY)), file.read_text()
     for name, file in modules().items():

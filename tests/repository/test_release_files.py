@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.distribution import BUILD, DistributionError, absolute_links, build
-from tests.repository.imports import PACKAGES, REPOSITORY
+from deploy.distribution import BUILD, NPM_SHARED, DistributionError, absolute_links, build
+from tests.repository.imports import PACKAGES, REPOSITORY, tracked
 
 RUNTIME = "vendor/ort/ort-wasm-simd-threaded.wasm"
 LOOK = "from aggregator_api.http.web.phone import APP, files; print(APP); print(*files())"
@@ -54,9 +54,7 @@ def test_a_second_build_has_the_same_bytes(made: dict[str, Path], clone: Path, o
 def test_the_wheel_holds_every_tracked_file_of_its_packages(made: dict[str, Path]) -> None:
     with zipfile.ZipFile(made["gaitway.whl"]) as wheel:
         names = set(wheel.namelist())
-    listed = ["git", "ls-files", "--", *PACKAGES]
-    tracked = subprocess.run(listed, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
-    assert set(tracked) - names == set()
+    assert {file.relative_to(REPOSITORY).as_posix() for file in tracked(*PACKAGES)} - names == set()
     assert not any("vendor" in name for name in names)
 
 
@@ -67,9 +65,10 @@ def test_the_npm_package_holds_the_phones_modules_and_needs_nothing_but_onnx_run
         file = archive.extractfile("package/package.json")
         assert file is not None
         about = json.load(file)
-    listed = ["git", "ls-files", "--", "phone/app/*.js"]
-    tracked = subprocess.run(listed, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
-    assert {name.removeprefix("phone/") for name in tracked} == names - {"package.json", "LICENSE"}
+    modules = {file.relative_to(REPOSITORY / "phone").as_posix() for file in tracked("phone/app/*.js")}
+    for served, folder in NPM_SHARED.items():
+        modules |= {f"app/{served}/{file.name}" for file in tracked(f"{folder}/*.js")}
+    assert modules == names - {"package.json", "LICENSE"}
     assert set(about["dependencies"]) == {"onnxruntime-web"}
 
 

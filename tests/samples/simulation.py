@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from gaitway.files import write_json
 from sim.data.federated_data import FederatedData
 from sim.experiment.settings import Experiment
-from sim.results.summary import write_json
 from sim.results.tracking import RunCallback
 from sim.run import Places, load_data, resolve, run
 from sim.scores.records import RoundRecord

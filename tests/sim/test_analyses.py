@@ -38,11 +38,11 @@ from sim.rounds.analyses import (
     measured_clients,
 )
 from sim.rounds.simulation import Simulation
-from sim.run import Places, build_simulation, resolve, run
+from sim.run import build_simulation, resolve, run
 from sim.scores.evaluation import Evaluator
 from tests.federation.by_hand import EXAMPLES, OneWeight, sigmoid
 from tests.sim.reports.analysis.test_margin import by_definition
-from tests.sim.small_runs import Reporter, settings_for
+from tests.sim.small_runs import settings_for
 
 
 class Linear(Model):
@@ -77,11 +77,6 @@ def test_dissimilarity_is_the_definition() -> None:
     assert found.value == pytest.approx(((gradients - mean) ** 2).sum(1).mean(), rel=1e-12)
     assert found.overall == pytest.approx(mean @ mean, rel=1e-12)
     assert found.loss == pytest.approx(np.average(losses, weights=counts))
-
-
-def test_clients_that_agree_have_none() -> None:
-    same = LossGradient(0.0, torch.full((5,), 0.3, dtype=torch.float64))
-    assert dissimilarity([(3, same), (7, same)]).value == pytest.approx(0, abs=1e-15)
 
 
 def test_of_many_clients_a_sample_is_measured() -> None:
@@ -180,20 +175,6 @@ def test_only_evaluated_rounds_are_analysed_and_leave_their_models(few: Federate
     assert last.read_bytes() == server.read_bytes()
     seconds = json.loads((tmp_path / "summary.json").read_text())["seconds"]
     assert seconds["analyses"] > 0
-
-
-def test_a_resumed_run_goes_on_to_the_same_numbers(few: FederatedData, tmp_path: Path) -> None:
-    settings = settings_for(**analysed(rounds=3))
-    run(settings, tmp_path / "whole", data=few)
-
-    def killed(kind: str, what: Any) -> None:
-        if (kind, what) == ("round", 2):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(settings, tmp_path / "resumed", [Reporter(killed)], data=few, places=Places(checkpoint_every_s=0))
-    run(settings, tmp_path / "resumed", data=few, places=Places(checkpoint_every_s=0))
-    assert lines(tmp_path / "resumed") == lines(tmp_path / "whole")
 
 
 def test_the_report_draws_what_was_measured(few: FederatedData, tmp_path: Path) -> None:

@@ -90,25 +90,6 @@ def test_processes_see_the_same_images() -> None:
     assert_same_images(Processes(2), 0.0)
 
 
-@pytest.mark.ci
-@pytest.mark.service
-@pytest.mark.xdist_group("ray")
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
-def test_a_ray_cluster_sees_the_same_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = pytest.importorskip("ray", reason="Ray is an extra: pip install 'gaitway[ray]'")
-    from sim.engines import RayCluster
-
-    repository = str(Path(__file__).resolve().parents[2])
-    ray.init(
-        "local", num_cpus=1, include_dashboard=False, log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": repository}},
-    )  # fmt: skip
-    try:
-        assert_same_images(RayCluster(1, "cpu"), 0.0)
-    finally:
-        ray.shutdown()
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_sees_the_same_images() -> None:

@@ -16,7 +16,9 @@ from sim.data.federated_data import ClientData, FederatedData
 from sim.data.selection import CARRIED, OTHERWISE, few_shot
 from sim.rounds.new_clients import score_new_clients
 from sim.run import build_simulation, load_data, resolve, run
-from sim.scores.evaluation import ClientModel, spread
+from sim.scores.adaptation import adapt_head, confident_centroids
+from sim.scores.evaluation import ClientModel, Evaluator, spread
+from tests.federation.federated import federation
 from tests.sim.small_runs import first, settings_for
 
 PERSONAL = ("personalized", "personalized_any_orientation")
@@ -147,3 +149,37 @@ def test_as_it_joins_a_turned_phone_takes_the_head_that_knows_no_axes(tmp_path: 
     for way, share in found["adapted"].items():  # of one client: where its windows are too few it serves as it joined
         scores = found["shots"] if way == "as_recorded" else found["turned"][way]
         assert (found["own_windows"][way] == scores["0"]) or share
+
+
+def test_centroids_are_of_the_surest_half_of_each_class() -> None:
+    """Rows 0 to 3 are put into class 0, surest first 2 and 0; row 4 into class 2; nothing into class 1."""
+    logits = torch.tensor([[3.0, 0, 0], [1.0, 0, 0], [9.0, 0, 0], [2.0, 0, 0], [0, 0, 1.0]])
+    features = torch.tensor([[1.0], [10.0], [3.0], [20.0], [7.0]])
+    centroids, known = confident_centroids(features, logits)
+    assert centroids.flatten().tolist() == [2.0, 0.0, 7.0]
+    assert known.tolist() == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedproto", "fedala"])
+def test_the_adapted_network_answers_the_nearest_centroid(method: str) -> None:
+    fed = federation(METHODS[method]())
+    client, x = fed.train("ada").client, torch.cat([fed.examples["bob"].x, fed.examples["cyd"].x])
+    adapted = adapt_head(ClientModel(fed.setup, client), x, batch_size=4)
+    assert adapted is not None
+    network = fed.setup.network.evaluate
+    served = fed.setup.method.predict(network, client, x)
+    centroids, known = confident_centroids(served.features, served.logits)
+    distances = torch.cdist(served.features, centroids) + torch.where(known > 0, 0.0, torch.inf)
+    output = adapted.setup.method.predict(network, adapted.client, x)
+    assert output.logits.argmax(1).tolist() == distances.argmin(1).tolist()
+    assert Evaluator(4).evaluate_client(adapted, Examples(x, torch.zeros(len(x)).long())) is not None
+
+
+def test_nothing_is_adapted_where_no_window_or_no_class_is() -> None:
+    fed = federation(METHODS["fedavg"]())
+    model = ClientModel(fed.setup, fed.initial)
+    unchanged = adapt_head(model, fed.examples["ada"].x[:0], 4)
+    assert unchanged is not None
+    assert unchanged.client is fed.initial
+    masks = federation(METHODS["fedavg"](), task="segmentation")
+    assert adapt_head(ClientModel(masks.setup, masks.initial), masks.examples["ada"].x, 4) is None

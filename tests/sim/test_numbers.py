@@ -15,12 +15,9 @@ from export.recognizer import Recognizer, Timeline
 from export.runtime import ModelFileError, Session
 from har_pipeline import ClientWindows, PipelineSettings, prepare, recordings
 from models.checkpoint import load_checkpoint
-from sim import simulate
 from sim.cli.app import app
 from sim.errors import SettingsError
-from sim.experiment.options import EngineKind
 from sim.run import load_data, resolve
-from tests.sim.small_runs import needs_fork
 
 DATA = ("--data", "synthetic", "--set", "data.subjects=3", "--set", "data.phones=1", "--set", "data.minutes=4")
 LEARNT = ("--task", "regression", "--set", "task.center=80", "--set", "task.spread=60")
@@ -109,20 +106,6 @@ def test_a_recording_becomes_a_time_line_of_numbers(exported: Exported) -> None:
     assert NAME in said[0]
     assert "%" not in said[0]
     assert records[0]["label"] == f"{NAME}: {records[0]['number']:.4g}"
-
-
-@needs_fork
-def test_engines_agree(tmp_path: Path) -> None:
-    """The same federation one by one and stacked: the same losses, up to the order of sums."""
-    scores, engines = [], list[EngineKind](("serial", "stacked"))
-    for engine in engines:
-        out = tmp_path / engine
-        simulate(
-            out, data="synthetic", task="regression", model="har_cnn", rounds=2, engine=engine,
-            set=["data.subjects=2", "data.phones=1", "data.minutes=2", *LEARNT[3::2], "model.channels=[8,8]"],
-        )  # fmt: skip
-        scores.append([json.loads(line)["train_loss"] for line in (out / "rounds.jsonl").read_text().splitlines()])
-    np.testing.assert_allclose(*scores, rtol=1e-2)
 
 
 @pytest.mark.parametrize(

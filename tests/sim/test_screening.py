@@ -69,18 +69,6 @@ def test_a_claim_of_examples_is_capped_where_the_rule_is_asked_for(three: Federa
     assert [record["capped"] for record in on.run_rounds()] == [{HOSTILE: 24}] * 2
 
 
-def test_a_resumed_run_judges_by_the_rounds_before(three: FederatedData, tmp_path: Path) -> None:
-
-    path = tmp_path / "checkpoint.bin"
-    whole, begun, resumed = (attacked("noise", three, *ON) for _ in range(3))
-    records = list(whole.run_rounds())
-    next(begun.run_rounds())
-    checkpoint.save(path, begun.checkpoint())
-    resumed.restore(checkpoint.load(path, "cpu"))
-    assert resumed.norms == begun.norms
-    assert [record["excluded"] for record in resumed.run_rounds()] == [records[1]["excluded"]]
-
-
 def test_a_run_starts_with_the_rules_of_a_server_and_every_preset_without() -> None:
     rounds = settings_for().rounds
     assert (rounds.max_weight_ratio, rounds.norm_factor) == (2.0, 10.0)

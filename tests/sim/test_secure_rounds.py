@@ -12,7 +12,6 @@ from federation.records.tree import flatten
 from gaitway.errors import GaitwayError
 from sim.attacks import Attack
 from sim.data.federated_data import FederatedData
-from sim.rounds import checkpoint
 from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data, resolve
 from tests.sim.small_runs import settings_for
@@ -145,18 +144,6 @@ def test_fixed_point_is_near_floating_point(data: FederatedData) -> None:
     for name, value in flatten(plain.state).items():
         # half a step of 1/1024 for each client, divided by the clients' mean number of examples
         torch.testing.assert_close(flatten(secure.state)[name], value, atol=2e-5, rtol=1e-5)
-
-
-def test_a_run_that_was_stopped_goes_on_to_the_same_state(data: FederatedData, tmp_path: Path) -> None:
-    """The sum of each round takes the place of the one before, also after the program was killed."""
-    whole, begun, resumed = (build_simulation(resolve(settings("analytic", "masked")), data) for _ in range(3))
-    list(whole.run_rounds())
-    next(begun.run_rounds())
-    checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
-    resumed.restore(checkpoint.load(tmp_path / "checkpoint.bin", "cpu"))
-    list(resumed.run_rounds())
-    assert same_state(whole, resumed)
-    assert int(whole.state["sums"]["clients"]) == 4
 
 
 def test_too_few_clients_fail_the_round_and_leave_the_state(data: FederatedData) -> None:

@@ -21,7 +21,6 @@ from federation.records.tree import flatten
 from sim.data.federated_data import ClientData, FederatedData
 from sim.engines.client_store import DiskStore
 from sim.errors import RunDirectoryError, SettingsError
-from sim.rounds import checkpoint
 from sim.rounds.collection import count_numbers
 from sim.rounds.simulation import Simulation
 from sim.run import build_simulation, load_data, resolve, run
@@ -119,19 +118,6 @@ def test_engines_and_the_disk_give_the_same(method: str, few: FederatedData, tmp
     serial = played(few, method=method, precision="int8")
     assert state_of(played(few, method=method, precision="int8", engine="processes", workers=2)) == state_of(serial)
     assert state_of(played(few, on_disk, method=method, precision="int8")) == state_of(serial)
-
-
-def test_a_run_that_is_gone_on_with_knows_its_residuals(few: FederatedData, tmp_path: Path) -> None:
-    whole = played(few, precision="int8", rounds=3)
-    begun = build_simulation(resolve(settings_for(precision="int8", rounds=3)), few)
-    next(begun.run_rounds())
-    checkpoint.save(tmp_path / "checkpoint.bin", begun.checkpoint())
-    again = build_simulation(resolve(settings_for(precision="int8", rounds=3)), few)
-    saved = checkpoint.load(tmp_path / "checkpoint.bin", "cpu")
-    assert saved is not None
-    again.restore(saved)
-    list(again.run_rounds())
-    assert state_of(again) == state_of(whole)
 
 
 def test_the_precision_is_written_down_and_a_directory_keeps_to_it(few: FederatedData, tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 
 from aggregator_api.auth import sessions
 from aggregator_api.core.errors import ForbiddenError, UnprocessableError
@@ -13,6 +16,7 @@ from aggregator_api.federations.checkpoints import UploadedCheckpoint
 from aggregator_api.rollouts.service import SCHEDULES, STANDARD, release_settings
 from federation.methods import METHODS
 from federation.plan import Normalization, Plan
+from gaitway.errors import first_problem
 from gaitway.input_spec import InputSpec, LowPass
 from gaitway.plain_text import toml_tables
 from gaitway.tasks import DEFAULT_TASK
@@ -26,6 +30,7 @@ UPLOADS = frozenset({"/checkpoints"})
 MAX_FIELDS = 100
 
 Form = dict[str, str]
+Fields = TypeVar("Fields", bound=BaseModel)
 
 
 async def checked_form(request: Request) -> Form:
@@ -64,6 +69,29 @@ async def _read(request: Request) -> Form:
     except ValueError as error:
         raise UnprocessableError(f"the form cannot be read: {error}") from error
     return dict(fields)
+
+
+def pressed(request: Request) -> str:
+    """Return what a button does: the last word of its route, which for several buttons is one function."""
+    route: APIRoute = request.scope["route"]
+    return route.path.rpartition("/")[2]
+
+
+def validated(model: type[Fields], fields: Mapping[str, Any]) -> Fields:
+    """Return the model of a form's fields; raises UnprocessableError, which names the field that is wrong."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise UnprocessableError(first_problem(error, input_shown=True, model=model)) from error
+
+
+def whole_number(form: Form, field: str) -> int | None:
+    """Read a field of digits, None where it is empty; raises UnprocessableError for anything else."""
+    text = form.get(field, "").strip()
+    try:
+        return int(text) if text else None
+    except ValueError as error:
+        raise UnprocessableError(f"{field}: expected a whole number, got {text[:40]!r}") from error
 
 
 def words_of(text: str) -> list[str]:
@@ -168,7 +196,7 @@ RELEASES: dict[str, tuple[str, dict[str, object]]] = {
         for name, schedule in SCHEDULES.items()
     },
     "manual": ("in waves, when an operator rolls a version out", release_settings("manual")),
-    "off": ("each device uses what it trained itself, and in the end the last version", release_settings("off")),
+    "off": ("each device chooses the model that does best on its own windows", release_settings("off")),
 }
 """How models reach devices: the words of the choice, and a plan's `rollout`."""
 NORMALIZATIONS = tuple(

@@ -22,11 +22,14 @@ from fastapi.responses import FileResponse, RedirectResponse, Response
 
 from aggregator_api.auth.scopes import anybody, requires
 from aggregator_api.core.errors import NotFoundError
+from gaitway import views
 from phone import APP
 
 FILES = Path(__file__).parent / "static"
+SHARED = {"base.css": views.FOLDER / "base.css", "icon.svg": views.FOLDER / "icon.svg"}
+"""What the operator's pages share with those for people."""
 MEDIA_TYPES = {
-    "app.css": "text/css",
+    "base.css": "text/css",
     "charts.js": "text/javascript",
     "htmx.min.js": "text/javascript",
     "icon.svg": "image/svg+xml",
@@ -57,10 +60,8 @@ INDEX = "index.html"
 WORKER = "service_worker.js"
 RECOGNIZER = APP.parents[1] / "export" / "web"
 """Modules that the app shares with every user of an exported model."""
-LATER = ("vendor/", "training/", "timeline.js", "ui/day.js")
-"""Modules that a page loads when it first needs them: what trains runs in a worker."""
-SHARED_ASSETS = {"base.css": FILES / "app.css", "icon.svg": FILES / "icon.svg"}
-"""What it shares with the operator's pages."""
+LATER = ("vendor/", "training/", "timeline.js", "ui/day.js", "views/day.js", "views/api.js", "types.js")
+"""Modules that a page loads when it first needs them: what trains runs in a worker, and types are never run."""
 RUNTIME = "vendor/ort/ort-wasm-simd-threaded.wasm"
 """ONNX Runtime for the web, 14 MB: a checkout has it after `make phone`, an installation by the wheel gaitway-phone."""
 _ANSWER = {"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
@@ -73,7 +74,8 @@ def files() -> dict[str, Path]:
     """Return every file of the app by its path below the version's folder."""
     found = {path.relative_to(APP).as_posix(): path for path in sorted(APP.rglob("*")) if path.suffix in TYPES}
     recognizer = {f"recognizer/{path.name}": path for path in sorted(RECOGNIZER.glob("*.js"))}
-    return {**_installed_runtime(), **found, **recognizer, **SHARED_ASSETS}
+    shown = {f"views/{path.name}": path for path in sorted(views.FOLDER.iterdir()) if path.suffix in TYPES}
+    return {**_installed_runtime(), **found, **recognizer, **shown}
 
 
 def _installed_runtime() -> dict[str, Path]:
@@ -172,7 +174,7 @@ def _compressed(path: Path) -> bytes:
 @cache
 def url_of(name: str) -> str:
     """Return the address of a file, which changes with its bytes, so that browsers may keep it for ever."""
-    return f"/static/{hashlib.sha256((FILES / name).read_bytes()).hexdigest()[:12]}/{name}"
+    return f"/static/{hashlib.sha256(_path_of(name).read_bytes()).hexdigest()[:12]}/{name}"
 
 
 @files_router.get("/static/{version}/{name}")
@@ -182,14 +184,18 @@ async def static_file(version: str, name: str) -> FileResponse:
     if name not in MEDIA_TYPES:
         raise NotFoundError(f"there is no file {name[:80]!r}")
     keep = IMMUTABLE_CACHE if url_of(name).split("/")[2] == version else "no-cache"
-    return FileResponse(FILES / name, media_type=MEDIA_TYPES[name], headers={"Cache-Control": keep})
+    return FileResponse(_path_of(name), media_type=MEDIA_TYPES[name], headers={"Cache-Control": keep})
+
+
+def _path_of(name: str) -> Path:
+    return SHARED.get(name, FILES / name)
 
 
 @files_router.get("/favicon.ico")
 @requires("operator", "read")
 async def icon() -> FileResponse:
     """Send the icon that browsers look for by themselves."""
-    return FileResponse(FILES / "icon.svg", media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
+    return FileResponse(_path_of("icon.svg"), media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
 
 
 def _add_docs(path: str, name: str) -> None:

@@ -16,7 +16,7 @@ from aggregator_api.storage.db.models import (
     RoundRow,
     UpdateRow,
 )
-from aggregator_api.storage.db.repositories import ENDED, machine_round
+from aggregator_api.storage.db.repositories import ENDED, read_round
 from federation.rounds.server_round import ClientStatus, Round
 
 ACCEPTED_STATUSES = ("accepted", "deferred")
@@ -186,4 +186,4 @@ def _known(row: Row[tuple[object, ...]]) -> KnownUpdate:
 
 def _open(row: Row[tuple[object, ...]]) -> OpenRound:
     status = ClientStatus(row.outcome or ClientStatus.UNINVITED)
-    return OpenRound(row.open_id, machine_round(row, row.round_reason), status)
+    return OpenRound(row.open_id, read_round(row, reason=row.round_reason), status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import cache
 from typing import Any, Protocol, TypeVar, cast
 
@@ -44,6 +44,7 @@ from aggregator_api.storage.db.models import (
 )
 from federation.rounds.gains import Gains
 from federation.rounds.progress import Progress
+from federation.rounds.rollout import Rollout
 from federation.rounds.server_round import ClientStatus, Round, RoundPhase
 from gaitway.logs import about
 
@@ -69,6 +70,7 @@ _SET_PART = update(_PARTS).where(
 
 
 Chosen = TypeVar("Chosen")
+State = TypeVar("State", Round, Rollout)
 
 
 class Named(Protocol):
@@ -414,7 +416,7 @@ def add_round(
         deadline_at=deadline,
         opened_at=time.time(),
         closed_at=None,
-        **_columns_of(Round(number, pending=len(cohort))),
+        **columns_of(Round(number, pending=len(cohort))),
     )
     session.add(row)
     session.flush()
@@ -434,36 +436,34 @@ def add_publication(session: Session, federation: FederationRow, began: Round) -
         deadline_at=None,
         opened_at=time.time(),
         closed_at=None,
-        **_columns_of(began),
+        **columns_of(began),
     )
     session.add(row)
     session.flush()
     return row
 
 
-def read_round(row: RoundRow) -> Round:
-    """Return the round machine's record of a row."""
-    return machine_round(row, row.reason)
+def read_round(row: Any, **otherwise: str) -> Round:
+    """Return the round machine's state of whatever has a round's columns, but for those that are called otherwise."""
+    return machine_state(Round, row, phase=RoundPhase(row.phase), **otherwise)
 
 
-def machine_round(row: Any, reason: str) -> Round:
-    """Return the round machine's record of whatever has a round's columns."""
-    return Round(
-        number=row.number,
-        pending=row.pending,
-        received=row.received,
-        phase=RoundPhase(row.phase),
-        paused=row.paused,
-        deadline_passed=row.deadline_passed,
-        reason=reason,
-    )
+def machine_state(kind: type[State], row: Any, **otherwise: Any) -> State:
+    """Return a state machine's state of a row, whose columns are called like its fields, but for `otherwise`."""
+    read = {field.name: getattr(row, field.name) for field in fields(kind) if field.name not in otherwise}
+    return kind(**read, **otherwise)
+
+
+def columns_of(state: Round | Rollout) -> dict[str, Any]:
+    """Return a state machine's state as the columns of its row."""
+    return {**asdict(state), "phase": str(state.phase)}
 
 
 def write_round(session: Session, federation: Named, row_id: int, old: Round, new: Round) -> None:
     """Write what an event changed of a round."""
     if old == new:
         return
-    values = _columns_of(new)
+    values = columns_of(new)
     if old.phase is not new.phase:
         values["closed_at"] = time.time() if new.phase in ENDED else None
         if new.phase in ENDED:
@@ -491,10 +491,6 @@ def write_status(
         put(session, ADD_PARTICIPATIONS, {**values, "round_id": row_id, "device_id": device_id, "invited": False})
     else:
         put(session, _SET_PART, {**values, "row_id": row_id, "device_row_id": device_id})
-
-
-def _columns_of(new: Round) -> dict[str, Any]:
-    return {**asdict(new), "phase": str(new.phase)}
 
 
 def select_devices(enrolment: str | None, tag: str | None, *, suspended: bool = False) -> Select[DeviceRow]:

@@ -24,12 +24,12 @@ const MIN_VARIANCE = 0.05;
 export const HEADS_IN_WORDS = {
   midway_network: "network midway between shared and personal",
   personal_network: "personal network",
-  personalized: "personal head",
+  personalized: "personal model",
   shared_network: "shared network",
-  shared: "shared head",
-  adapted: "shared head adapted to own windows",
-  personalized_any_orientation: "personal head for any orientation",
-  shared_any_orientation: "shared head for any orientation",
+  shared: "shared model",
+  adapted: "shared model adapted to own windows",
+  personalized_any_orientation: "personal model for any orientation",
+  shared_any_orientation: "shared model for any orientation",
 };
 const ORDER = Object.keys(HEADS_IN_WORDS);
 /** @type {Partial<Record<Model["head"], string>>} */

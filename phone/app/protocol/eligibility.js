@@ -1,6 +1,6 @@
 /** Why a phone does not take part in a federation, in words for its owner; empty where it can. */
 
-import { labelText } from "../labels.js";
+import { labelText } from "../views/labels.js";
 import { SUM_GROUPS } from "./messages.generated.js";
 
 /** @typedef {import("./messages.js").Announcement} Announcement */

@@ -49,19 +49,6 @@ export const NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 export const SHA256 = /^[0-9a-f]{64}$/;
 export const INSTANCE = /^[0-9a-f]{32}$/;
 
-/** Names that data sets publish, where people would not guess them (gaitway/plain_text.py).
- * @type {Record<string, string>} */
-export const SPELLED_OUT = {
-  "dws": "stairs down",
-  "ups": "stairs up",
-  "wlk": "walking",
-  "jog": "jogging",
-  "sit": "sitting",
-  "std": "standing",
-  "climbingup": "climbing up",
-  "climbingdown": "climbing down",
-};
-
 /**
  * @typedef {object} Acknowledgement The server's answer about one update.
  * @property {1} schema_version

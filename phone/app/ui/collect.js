@@ -4,12 +4,11 @@ import { judge, measure } from "../collection/calibration.js";
 import { STRIDE_MS, WINDOW_MS } from "../collection/motion.js";
 import { askToPersist } from "../collection/store.js";
 import { askForMotion } from "../recognizer/device_motion.js";
-import { labelText } from "../labels.js";
-import { action, clock, counted, day, drawn, element, figures, fill } from "./dom.js";
-import { timeRangeInputs } from "./time_range.js";
+import { action, card, clock, day, drawn, element, explained, figures, fill, whenChanged } from "../views/dom.js";
+import { labelForm, nameOf } from "../views/label.js";
+import { labelText } from "../views/labels.js";
 
 export const title = "Collect";
-const MINUTES = [1, 2, 5, 10, 30, 60];
 const CALIBRATION_MS = 2000;
 const SETTLE_MS = 3000;
 const REFRESH_MS = 500;
@@ -52,14 +51,12 @@ function recording({ recorder }) {
     warnings,
     start,
     stop,
-    element(
-      "p",
-      { class: "quiet" },
-      "Only while this page is visible: the screen stays on, and nothing is recorded behind another app. " +
-        "What is measured stays on this phone.",
-    ),
+    explained("It records only while this page is visible.", "The screen stays on, and what is measured stays on this phone."),
   );
-  let shown = "";
+  const warn = whenChanged(
+    (/** @type {string[]} */ found) => found,
+    (found) => fill(warnings, found.map((each) => element("li", { class: "warning" }, each))),
+  );
   const refresh = () => {
     const { running, silent, rateHz, levels, stream } = recorder;
     const words = !running ? "Not recording." : silent ? "Recording, but no sample comes." : "Recording.";
@@ -83,11 +80,7 @@ function recording({ recorder }) {
       found.push(
         "This phone gives no motion. On Android: Chrome's Settings → Site settings → Motion sensors. On an iPhone: Settings → Apps → Safari → Motion & Orientation.",
       );
-    if (shown !== (shown = found.join("\n")))
-      fill(
-        warnings,
-        found.map((each) => element("li", { class: "warning" }, each)),
-      );
+    warn(found);
   };
   return { root, refresh };
 }
@@ -105,94 +98,40 @@ function chart(levels) {
 
 /** What is done now. @param {import("../main.js").App} app */
 function now({ recorder, labels }) {
-  const buttons = element("div", { class: "choices", role: "group", "aria-labelledby": "now-title" });
+  const buttons = element("div", { class: "choices", role: "group", "aria-label": "What you do" });
   const note = element("p", { class: "quiet", role: "status" });
-  const root = element("section", { class: "card" }, element("h2", { id: "now-title" }, "I am now …"), buttons, note);
-  let shown = "";
-  const refresh = () => {
-    const wanted = JSON.stringify([labels(), recorder.label, recorder.running]);
-    if (wanted === shown) return;
-    shown = wanted;
-    root.classList.toggle("waits", !recorder.running);
-    note.textContent = !recorder.running
-      ? "Start recording first."
-      : recorder.label === null
+  const root = card("I am now …", buttons, note);
+  const draw = () => {
+    const label =
+      recorder.label === null
         ? "Windows have no label now; you can give it later."
         : `From now on everything is ${labelText(recorder.label)}, until you tap something else.`;
+    note.textContent = recorder.running ? label : "Start recording first.";
     const focused = buttons.contains(document.activeElement) ? document.activeElement?.textContent : null;
-    fill(
-      buttons,
-      [...labels(), null].map((label) =>
-        element(
-          "button",
-          {
-            type: "button",
-            "aria-pressed": String(recorder.running && recorder.label === label),
-            disabled: !recorder.running,
-            onclick: () => (recorder.setLabel(label), refresh()),
-          },
-          label === null ? "none of these" : labelText(label),
-        ),
+    const choices = [...labels(), null].map((label) =>
+      element(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(recorder.running && recorder.label === label),
+          disabled: !recorder.running,
+          onclick: () => (recorder.setLabel(label), refresh()),
+        },
+        nameOf(label ?? ""),
       ),
     );
-    for (const button of buttons.children)
-      if (focused && button.textContent === focused) /** @type {HTMLElement} */ (button).focus();
+    fill(buttons, choices);
+    choices.find((button) => focused && button.textContent === focused)?.focus();
   };
+  const drawChanged = whenChanged(() => [labels(), recorder.label, recorder.running], draw);
+  const refresh = () => drawChanged(null);
   return { root, refresh };
 }
 
 /** What was done before. @param {import("../main.js").App} app */
-function before({ recorder, store, labels }) {
-  const which = element("select", { id: "before-label" });
-  const minutes = element(
-    "select",
-    { id: "before-minutes" },
-    MINUTES.map((each) => element("option", { value: each }, counted(each, "minute"))),
-  );
-  const stretch = timeRangeInputs("label");
-  const done = element("p", { role: "status", class: "good" });
-  /** @param {number} fromMs @param {number} toMs */
-  const give = async (fromMs, toMs) => {
-    const label = which.value === "" ? null : which.value;
-    if (recorder.running) await recorder.work;
-    const count = await store.label(fromMs, toMs, label);
-    done.textContent = count
-      ? `${counted(count, "window")} ${count === 1 ? "is" : "are"} ${label === null ? "without a label" : labelText(label)} now.`
-      : "There are no windows in that time.";
-  };
-  const root = element(
-    "section",
-    { class: "card", "aria-labelledby": "before-title" },
-    element("h2", { id: "before-title" }, "I was …"),
-    element(
-      "div",
-      { class: "pair" },
-      element("div", {}, element("label", { for: "before-label" }, "What"), which),
-      element("div", {}, element("label", { for: "before-minutes" }, "For the last"), minutes),
-    ),
-    action("Label it", () => give(Date.now() - 60_000 * Number(minutes.value), Date.now())),
-    element(
-      "details",
-      {},
-      element("summary", {}, "Another stretch"),
-      stretch.root,
-      action("Label this stretch", () => give(...stretch.read())),
-    ),
-    element("p", {}, element("a", { href: "#day" }, "The whole day, on a timeline")),
-    done,
-  );
-  let shown = "";
-  const refresh = () => {
-    const wanted = labels().join();
-    if (wanted === shown) return;
-    shown = wanted;
-    fill(
-      which,
-      labels().map((label) => element("option", { value: label }, labelText(label))),
-      element("option", { value: "" }, "nothing of these"),
-    );
-  };
-  return { root, refresh };
+function before({ device, activities }) {
+  const { root, show } = labelForm(device, element("p", {}, element("a", { href: "#day" }, "The whole day, on a timeline")));
+  return { root, refresh: () => show({ labels: [...activities(), ""], why: "" }) };
 }
 
 /** Gravity's direction. @param {import("../main.js").App} app */
@@ -224,15 +163,9 @@ function calibration({ recorder, store }) {
       "The signs are turned. Windows that were recorded before have the old ones: delete them under Data.";
     fill(choice);
   };
-  const root = element(
-    "section",
-    { class: "card" },
-    element("h2", {}, "Calibration"),
-    element(
-      "p",
-      { class: "quiet" },
-      "Once for each phone: browsers do not agree on the sign of gravity, and samples alone do not tell.",
-    ),
+  const root = card(
+    "Calibration",
+    explained("Check each phone once.", "Browsers disagree on the sign of gravity, and samples alone do not tell."),
     status,
     choice,
     check,
@@ -245,20 +178,11 @@ function calibration({ recorder, store }) {
   return { root, refresh: () => {} };
 }
 
-/** Windows for each day and class. @param {import("../main.js").App} app */
+/** Windows for each day and activity. @param {import("../main.js").App} app */
 function counts(app) {
   const table = element("div");
-  const root = element(
-    "section",
-    { class: "card", "aria-labelledby": "counts-title" },
-    element("h2", { id: "counts-title" }, "What there is"),
-    table,
-    element(
-      "p",
-      { class: "quiet" },
-      `A window is ${WINDOW_MS / 1000} s of motion; one begins every ${STRIDE_MS / 1000} s.`,
-    ),
-  );
+  const about = explained(`A window is ${WINDOW_MS / 1000} s of motion.`, `One begins every ${STRIDE_MS / 1000} s.`);
+  const root = card("What there is", table, about);
   /** @type {unknown} */
   let shown;
   const refresh = () => {
@@ -271,40 +195,25 @@ function counts(app) {
     }
     if (!days.size) return fill(table, element("p", {}, "Nothing yet."));
     const last = app.marks[app.marks.length - 1];
-    fill(
-      table,
-      [...days].reverse().map(([date, found]) =>
-        element(
-          "div",
-          { class: "day" },
-          element("h3", {}, date),
-          element(
-            "table",
-            {},
-            element(
-              "thead",
-              { class: "sr" },
-              element("tr", {}, element("th", { scope: "col" }, "Class"), element("th", { scope: "col" }, "Windows")),
-            ),
-            element(
-              "tbody",
-              {},
-              [...found]
-                .sort((one, other) => other[1] - one[1])
-                .map(([label, count]) =>
-                  element(
-                    "tr",
-                    {},
-                    element("th", { scope: "row" }, label ? labelText(label) : "no label"),
-                    element("td", { class: "number" }, count.toLocaleString("en")),
-                  ),
-                ),
-            ),
-          ),
-        ),
-      ),
-      element("p", { class: "quiet" }, `The newest ends at ${clock(last.startMs + WINDOW_MS)}.`),
-    );
+    const ended = element("p", { class: "quiet" }, `The newest ends at ${clock(last.startMs + WINDOW_MS)}.`);
+    fill(table, [...days].reverse().map(([date, found]) => dayTable(date, found)), ended);
   };
   return { root, refresh };
+}
+
+/** @param {string} date @param {Map<string, number>} found windows of each label */
+function dayTable(date, found) {
+  const rows = [...found]
+    .sort((one, other) => other[1] - one[1])
+    .map(([label, count]) =>
+      element(
+        "tr",
+        {},
+        element("th", { scope: "row" }, label ? labelText(label) : "no label"),
+        element("td", { class: "number" }, count.toLocaleString("en")),
+      ),
+    );
+  const heads = ["Activity", "Windows"].map((name) => element("th", { scope: "col" }, name));
+  const head = element("thead", { class: "sr" }, element("tr", {}, heads));
+  return element("div", { class: "day" }, element("h3", {}, date), element("table", {}, head, element("tbody", {}, rows)));
 }

@@ -2,8 +2,8 @@
 
 import { ImportFileError, linesOf, windowsOf } from "../collection/csv.js";
 import { askToPersist } from "../collection/store.js";
-import { action, bytesIn, confirmed, counted, element, figures, fill } from "./dom.js";
-import { timeRangeInputs } from "./time_range.js";
+import { action, bytesIn, card, confirmed, counted, element, explained, figures, fill } from "../views/dom.js";
+import { timeRangeInputs } from "../views/label.js";
 
 export const title = "Data";
 const REFRESH_MS = 1000;
@@ -23,14 +23,8 @@ export function show(root, app) {
 /** How much there is. @param {import("../main.js").App} app */
 function kept(app) {
   const list = element("div");
-  const safe = element("p", { class: "quiet" });
-  const root = element(
-    "section",
-    { class: "card", "aria-labelledby": "kept-title" },
-    element("h2", { id: "kept-title" }, "On this phone"),
-    list,
-    safe,
-  );
+  const safe = element("div");
+  const root = card("On this phone", list, safe);
   /** @type {unknown} */
   let shown;
   const refresh = async () => {
@@ -46,9 +40,8 @@ function kept(app) {
       ]),
     );
     const persisted = await navigator.storage?.persisted?.();
-    safe.textContent = persisted
-      ? "The browser keeps it until you delete it."
-      : "The browser may delete it when the phone's storage is short, or after weeks without a visit. Adding this app to the home screen helps.";
+    const may = "It does when the phone's storage is short, or after weeks without a visit. Adding this app to the home screen helps.";
+    fill(safe, persisted ? explained("The browser keeps it until you delete it.") : explained("The browser may delete it.", may));
   };
   return { root, refresh };
 }
@@ -85,21 +78,12 @@ function moved({ store }) {
     done.textContent = `${counted(added.length, "window")} came in${before ? `; ${before.toLocaleString("en")} were there already` : ""}.`;
     file.value = "";
   });
-  return element(
-    "section",
-    { class: "card stack", "aria-labelledby": "moved-title" },
-    element("h2", { id: "moved-title" }, "Export and import"),
-    element(
-      "p",
-      {},
-      "One CSV file, compressed, of all samples at 50 Hz with their labels; Gaitway's programs read it, and this app on another phone.",
-    ),
-    write,
-    element("label", { for: "import-file" }, "A file of this app"),
-    file,
-    read,
-    done,
+  const about = explained(
+    "One file has all samples with their labels.",
+    "It is compressed CSV with 50 samples a second. Gaitway's programs read it, and this app on another phone.",
   );
+  const label = element("label", { for: "import-file" }, "A file of this app");
+  return card("Export and import", about, write, label, file, read, done);
 }
 
 /** @param {import("../types.js").StoredWindow[]} windows */
@@ -166,7 +150,8 @@ function deleted(app) {
   const { store, recorder, participation } = app;
   const leaving = confirmed(
     "Leave the federation …",
-    "This phone takes part no more, and its key and model are deleted; your windows stay. The sums that it sent stay with the server until its operator deletes the phone: withdraw under Take part first, and wait for the answer, to have them taken out. The server is told, if it can be reached now. Whoever runs the federation still has the phone's name in a list, as offline, until they delete it; to come back, the phone needs a new link.",
+    "This phone's key and model are deleted, and your windows stay. What it sent stays with the server until its operator deletes the phone: to have sums " +
+      "taken out, withdraw under Take part first, and wait for the answer. To come back, the phone needs a new link.",
     "Leave",
     async () => void (done.textContent = await left()),
   );
@@ -181,14 +166,13 @@ function deleted(app) {
       : " The server knows it.";
     return `This phone has left the federation.${then}`;
   };
-  return element(
-    "section",
-    { class: "card stack", "aria-labelledby": "delete-title" },
-    element("h2", { id: "delete-title" }, "Delete"),
+  return card(
+    "Delete",
     element("p", {}, "Every window that reaches into this stretch:"),
     stretch.root,
     confirmed("Delete this stretch …", "These windows are gone then, for good, and an update that was not sent yet is made anew without them.", "Delete", async () => {
-      const count = await store.deleteWindows(...stretch.read());
+      const [from_s, to_s] = stretch.read();
+      const count = await store.deleteWindows(1000 * from_s, 1000 * to_s);
       done.textContent = `${counted(count, "window")} deleted.`;
     }),
     confirmed(
@@ -209,21 +193,16 @@ function deleted(app) {
 
 /** What leaves the phone, and what does not. */
 function promised() {
-  return element(
-    "section",
-    { class: "card", "aria-labelledby": "promise-title" },
-    element("h2", { id: "promise-title" }, "What leaves this phone"),
-    element(
-      "ul",
-      {},
-      element("li", {}, "Never: samples and windows, and when you did what."),
-      element(
-        "li",
-        {},
-        "While it takes part, when enough of them have changed: sums of features of your labelled windows and of their products, how many windows each activity has, and how well the model names them. The sums say much about how you move; whoever runs the server can read them. Whenever it changes: what the app is doing, and how good the model is here.",
-      ),
-      element("li", {}, "To enrol: the phone's name, from the link, and the public half of its key."),
-      element("li", {}, "To nobody else: this app loads nothing from other servers."),
-    ),
-  );
+  const points = [
+    ["Never: samples and windows, and when you did what."],
+    [
+      "While it takes part: sums over your labelled windows, their number, and how well the model does here.",
+      "They are sent when enough windows have changed: sums of features and of their products. They say much about how you move; " +
+        "whoever runs the server can read them, unless the federation hides them. Whenever it changes: what the app is doing.",
+    ],
+    ["To enrol: the phone's name, from the link, and the public half of its key."],
+    ["To nobody else: this app loads nothing from other servers."],
+  ];
+  const items = points.map((sentences) => element("li", {}, explained(...sentences)));
+  return card("What leaves this phone", element("ul", {}, items));
 }

@@ -1,6 +1,6 @@
 /** The views by the address's fragment, how they follow what they show, and notes about the app itself. */
 
-import { action, element, fill, moment } from "./dom.js";
+import { action, element, fill, moment, whenChanged } from "../views/dom.js";
 
 const REFRESH_MS = 1000;
 /** While a button is at work, its view is left as it is. */
@@ -22,18 +22,29 @@ export function run(views, app) {
   const bar = /** @type {HTMLElement} */ (document.getElementById("views"));
   let end = () => {};
   let first = true;
-  const show = () => {
-    if (app.opened(location.hash)) return; // a link of enrolment, which has become another fragment
+  const named = () => {
     const fragment = location.hash.slice(1);
-    const name = Object.hasOwn(views, fragment) ? fragment : app.participation.membership || app.marks.length ? "collect" : "join";
-    fill(
-      bar,
-      Object.entries(views)
-        .filter(([, { within }]) => within === undefined)
-        .map(([each, { title }]) =>
+    return Object.hasOwn(views, fragment) ? fragment : app.participation.membership || app.marks.length ? "collect" : "join";
+  };
+  const drawBar = whenChanged(
+    () => [named(), !!app.participation.membership],
+    () => {
+      const name = named();
+      const missing = app.participation.membership ? "join" : "take-part"; // one is what the other becomes
+      const links = Object.entries(views).filter(([each, { within }]) => within === undefined && each !== missing);
+      fill(
+        bar,
+        links.map(([each, { title }]) =>
           element("a", { href: `#${each}`, "aria-current": each === (views[name].within ?? name) ? "page" : null }, title),
         ),
-    );
+      );
+    },
+  );
+  app.participation.watchers.add(() => drawBar(null));
+  const show = () => {
+    if (app.opened(location.hash)) return; // a link of enrolment, which has become another fragment
+    const name = named();
+    drawBar(null);
     bar.hidden = false;
     end();
     end = views[name].show(main, app);
@@ -55,7 +66,7 @@ export function run(views, app) {
 /**
  * Draw a view, and draw it anew whenever what it shows has changed: at once where that is said, else within a second.
  * @param {HTMLElement} root @param {import("../main.js").App} app @param {string} title
- * @param {() => unknown} shown what is compared, as JSON @param {() => (import("./dom.js").Child | import("./dom.js").Child[])[]} draw
+ * @param {() => unknown} shown what is compared, as JSON @param {() => (import("../views/dom.js").Child | import("../views/dom.js").Child[])[]} draw
  * @returns {() => void} what ends it
  */
 export function followed(root, { participation }, title, shown, draw) {

@@ -1,6 +1,6 @@
 /** Join a federation, by a link or a pasted text; and where that stands. */
 
-import { action, element } from "./dom.js";
+import { action, element } from "../views/dom.js";
 import { followed, gone } from "./frame.js";
 
 export const title = "Join";
@@ -31,11 +31,7 @@ function asked({ participation }) {
   return element(
     "section",
     { class: "card stack" },
-    element(
-      "p",
-      {},
-      "A federation is joined by a link from whoever runs it. Open the link on this phone, scan its code with the camera, or paste it here.",
-    ),
+    element("p", {}, "You join a federation by a link from whoever runs it: open it, scan its code, or paste it here."),
     element("label", { for: "link-text" }, "Link or text that begins with gaitway-enrol"),
     text,
     action("Go on", () => participation.invite(text.value), { class: "primary" }),

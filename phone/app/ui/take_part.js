@@ -1,8 +1,10 @@
 /** What the federation does, why this phone does not train where it does not, and which model it uses. */
 
+import { modelsInUse, privacy as privacyOf } from "../device.js";
 import { MAX_UPLOADS } from "../protocol/agent_state.js";
-import { capital, labelText } from "../labels.js";
-import { action, bytesIn, clock, confirmed, element, figures } from "./dom.js";
+import { action, bytesIn, card, clock, element, explained, figures } from "../views/dom.js";
+import { model, participation as participationPart, privacy as privacyPart, table } from "../views/federation.js";
+import { capital, labelText } from "../views/labels.js";
 import { followed, gone } from "./frame.js";
 
 export const title = "Take part";
@@ -16,7 +18,7 @@ export function show(root, app) {
     const shownState = state && { ...state, model: models.name, plan: state.plan?.secure ?? null };
     return [membership, shownState, bytesSent, description, caution, reason, choices, lastResult];
   };
-  const draw = () => (participation.membership ? [federation(app), privacy(app), model(app), uploads(app)] : [nothing()]);
+  const draw = () => (participation.membership ? [federation(app), privacy(app), model(app.device, modelsInUse(app)), uploads(app)] : [nothing()]);
   return followed(root, app, title, shown, draw);
 }
 
@@ -42,19 +44,25 @@ const DOES_IN_ROUNDS = {
   idle: "It takes part, and waits to be drawn for the next round.",
   withdrawn: "It is withdrawn: it trains no round, and sends nothing about its windows.",
 };
-const ABOUT_SUMS =
-  "Nothing is trained in rounds. A phone adds up features of its labelled windows and sends the sums; the server adds up " +
-  "everybody's, and one equation gives the model. What this phone sends again replaces what it sent before.";
-const ABOUT_PRIVATE =
-  "The server learns only the sum of all devices in a round. What this phone adds is hidden by random numbers that cancel in " +
-  "the sum of at least as many devices as the plan asks for: neither the server nor another device sees this phone's own " +
-  "sums, how many windows it has, or what you did when. The server does see that this phone takes part, when it is here, " +
-  "when its sums changed last, which rounds it was in, and how well the model did here (one number). A server that invents devices, " +
-  "or works with most of the others, could undo that; whoever runs it hands out their keys.";
-const ABOUT_ROUNDS =
-  "This federation trains in rounds. The server draws devices for each; one that is drawn trains the network on its " +
-  "labelled windows and sends the trained network, never a window. Keep this page open for it: a round that a closed page " +
-  "interrupts goes on from its last whole pass over the windows, if it is still open then.";
+/** What is said of such a federation, the sentence first. */
+const ABOUT_SUMS = [
+  "This phone sends sums over its labelled windows, and no window.",
+  "Nothing is trained in rounds. The server adds up everybody's sums, and one equation gives the model. What this phone sends " +
+    "again replaces what it sent before.",
+];
+const ABOUT_PRIVATE = [
+  "The server learns only the sum of all devices in a round.",
+  "What this phone adds is hidden by random numbers that cancel in the sum of at least as many devices as the plan asks for: " +
+    "neither the server nor another device sees this phone's own sums, how many windows it has, or what you did when.",
+  "The server does see that this phone takes part, when it is here, when its sums changed last, which rounds it was in, and how " +
+    "well the model did here (one number). A server that invents devices, or works with most of the others, could undo that; " +
+    "whoever runs it hands out their keys.",
+];
+const ABOUT_ROUNDS = [
+  "The server draws devices for each round; keep this page open for it.",
+  "A phone that is drawn trains the network on its labelled windows and sends the trained network, never a window. A round " +
+    "that a closed page interrupts goes on from its last whole pass over the windows, if it is still open then.",
+];
 
 const WITHDRAWS_SUMS =
   "The sums of this phone's windows are taken out of the federation's: its next version is as if this phone had never sent " +
@@ -84,7 +92,7 @@ const DOES = {
 };
 
 /** @param {import("../main.js").App} app */
-function federation({ participation }) {
+function federation({ participation, device }) {
   const { state, membership, bytesSent } = participation;
   const isContinuous = state?.isContinuous ?? true;
   const accepted = state?.uploads.filter(({ answer, withdraw }) => answer === "accepted" && !withdraw).length ?? 0;
@@ -102,34 +110,19 @@ function federation({ participation }) {
       ["Labelled windows", (state?.examples ?? 0).toLocaleString("en")],
       ["Sent", bytesIn(bytesSent)],
     ]),
-    element("p", { class: "quiet" }, isContinuous ? ABOUT_SUMS : ABOUT_ROUNDS),
-    isPrivateState(state) ? element("p", { class: "quiet" }, ABOUT_PRIVATE) : null,
-    membership?.approved ? takesPartAction(participation) : null,
+    explained(...(isContinuous ? ABOUT_SUMS : ABOUT_ROUNDS)),
+    isPrivateState(state) ? explained(...ABOUT_PRIVATE) : null,
+    membership?.approved ? participationPart(device, wishOf(state)) : null,
   );
 }
 
-const ABOUT_REQUIRED =
-  "A plan that promises less is refused: this phone then sends nothing about its windows, and tells the server so. Only you can " +
-  "loosen this, here on this phone.";
-
 /** What this phone requires of any plan, and the person's choice. @param {import("../main.js").App} app */
-function privacy({ participation }) {
-  const { state, membership } = participation;
+function privacy(app) {
+  const { state, membership } = app.participation;
   if (!membership?.approved || !state?.required) return null;
-  const { required, offered, requires } = state;
-  return element(
-    "section",
-    { class: "card stack", "aria-labelledby": "privacy-title" },
-    element("h2", { id: "privacy-title" }, "Privacy"),
-    element("p", {}, `Required on this phone: ${required}`),
-    offered ? element("p", { class: "reason" }, `The server's plan promises less: ${offered}`) : null,
-    element("p", { class: "quiet" }, ABOUT_REQUIRED),
-    state.publicKey ? element("p", { class: "quiet" }, `This phone's key: ${state.publicKey}`) : null,
-    offered
-      ? confirmed("Accept the plan …", `This phone then requires no more than this: ${offered}`, "Accept", () => participation.acceptPlan(offered))
-      : null,
-    requires ? action("Require only what was promised when I joined", () => participation.setMinDevices(null)) : hidingChoice(participation),
-  );
+  const asJoined = () => app.participation.setMinDevices(null);
+  const more = state.requires ? action("Require only what was promised when I joined", asJoined) : hidingChoice(app.participation);
+  return privacyPart(app.device, privacyOf(app), more);
 }
 
 /** @param {import("../participation.js").Participation} participation */
@@ -168,80 +161,29 @@ function progressBar({ round, steps, all }) {
   return element("p", {}, element("progress", { max: String(all), value: String(steps), "aria-label": words }), ` ${words}`);
 }
 
-/** Withdraw, or take part again. @param {import("../participation.js").Participation} participation */
-function takesPartAction(participation) {
-  if (participation.state?.takesPart === false) {
-    return action("Take part again", () => participation.setTakesPart(true));
-  }
-  const { isContinuous } = participation.state ?? { isContinuous: true };
-  return confirmed(
-    "Withdraw …",
-    isPrivateState(participation.state) ? WITHDRAWS_FROM_SUMS : isContinuous ? WITHDRAWS_SUMS : WITHDRAWS_FROM_ROUNDS,
-    "Withdraw",
-    () => participation.setTakesPart(false),
-  );
-}
-
-/** @param {import("../main.js").App} app */
-function model({ models }) {
-  return element(
-    "section",
-    { class: "card stack", "aria-labelledby": "model-title" },
-    element("h2", { id: "model-title" }, "The model in use"),
-    element("p", {}, models.description),
-    models.caution ? element("p", { class: "reason" }, models.caution) : null,
-    models.reason
-      ? element("details", {}, element("summary", {}, "Why"), element("p", { class: "quiet" }, capital(models.reason)))
-      : null,
-    models.choices.length
-      ? element(
-          "div",
-          { class: "actions" },
-          models.choices.map(({ label, run }) => action(label, () => models.carryOut(run))),
-        )
-      : null,
-    element("p", { class: "quiet", role: "status" }, models.lastResult),
-  );
+/** @param {import("../types.js").AgentState | null} state @returns {import("../views/api.js").Participation} */
+function wishOf(state) {
+  const seen = (state?.isContinuous ?? true) ? WITHDRAWS_SUMS : WITHDRAWS_FROM_ROUNDS;
+  const withdraws = isPrivateState(state) ? WITHDRAWS_FROM_SUMS : seen;
+  return { takes_part: state?.takesPart !== false, can: true, words: "", withdraws };
 }
 
 /** @param {import("../main.js").App} app */
 function uploads({ participation }) {
-  const sent = participation.state?.uploads ?? [];
-  const isContinuous = participation.state?.isContinuous ?? true;
+  const { uploads: sent = [], isContinuous = true } = participation.state ?? {};
   if (!sent.length) return null;
-  return element(
-    "section",
-    { class: "card", "aria-labelledby": "sent-title" },
-    element("h2", { id: "sent-title" }, "What was sent"),
-    element(
-      "table",
-      {},
-      element(
-        "thead",
-        {},
-        element(
-          "tr",
-          {},
-          [isContinuous ? "Version" : "Round", "When", "What", "Answer"].map((each) => element("th", { scope: "col" }, each)),
-        ),
-      ),
-      element(
-        "tbody",
-        {},
-        sent
-          .slice(-10)
-          .reverse()
-          .map((each) =>
-            element(
-              "tr",
-              {},
-              element("td", {}, String(each.version)),
-              element("td", {}, clock(each.atMs)),
-              element("td", {}, each.withdraw ? "withdrawal" : isContinuous ? "sums" : "network"),
-              element("td", {}, labelText(each.answer), each.reason ? `: ${each.reason}` : ""),
-            ),
-          ),
-      ),
+  const rows = sent.slice(-10).reverse();
+  return card(
+    "What was sent",
+    table(
+      "The last ten",
+      [isContinuous ? "Version" : "Round", "When", "What", "Answer"],
+      rows.map((each) => [
+        String(each.version),
+        clock(each.atMs),
+        each.withdraw ? "withdrawal" : isContinuous ? "sums" : "network",
+        `${labelText(each.answer)}${each.reason ? `: ${each.reason}` : ""}`,
+      ]),
     ),
   );
 }

@@ -5,7 +5,6 @@ Michieli and Ozay 2021 (arXiv 2105.08982), figures 2 to 5 and S2, tables 2 and 4
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from gaitway.files import write_file
+from gaitway.files import write_file, write_json
 from sim.errors import AnalysisError
 from sim.reports.analysis.attention import (
     WEIGHTS_CAPTION,
@@ -231,6 +230,6 @@ def write_page(folder: Path, title: str, sections: Sequence[ReportSection], miss
     page = ReportPage(title, sections, "What this run has no material for", missing)
     text = html(page, folder)
     values = {"schema": 1, "title": title, **{section.name: section.values for section in sections}}
-    write_file(folder / "analysis.json", (json.dumps({**values, "missing": dict(missing)}, indent=1) + "\n").encode())
+    write_json(folder / "analysis.json", {**values, "missing": dict(missing)})
     write_file(folder / "analysis.html", text.encode())
     return folder / "analysis.html"

@@ -29,6 +29,7 @@ def unready(client: TestClient) -> str:
 
 def test_a_server_whose_parts_work_is_ready(client: TestClient) -> None:
     assert client.get("/readyz").status_code == 200
+    assert client.get("/healthz").json() == {"status": "ok"}
 
 
 def test_a_broker_that_is_away_is_named(client: TestClient) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 from collections.abc import Iterator
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -226,17 +225,3 @@ def test_events_go_on_after_the_last_one_seen(client: TestClient, app: FastAPI) 
     ids = [int(message.split("\n")[0].removeprefix("id: ")) for message in messages]
     assert ids == sorted(set(ids))
     assert asyncio.run(first(ids[0], 2)) == messages[1:]
-
-
-def test_health_and_readiness(client: TestClient, app: FastAPI) -> None:
-    assert client.get("/healthz").json() == {"status": "ok"}
-    assert client.get("/readyz").status_code == 200
-    app.state.runtime.transport.is_up = False
-    assert "broker is not connected" in problem(client.get("/readyz"), 503)["detail"]
-    app.state.runtime.transport.is_up = True
-
-
-def test_a_server_restarted_over_the_same_folder_knows_its_federations(tmp_path: Path) -> None:
-    for expected in (201, 409):
-        with OperatorClient(create_app(Settings(data_dir=tmp_path), Wires)) as again:
-            assert again.post("/v1/federations", json=body()).status_code == expected

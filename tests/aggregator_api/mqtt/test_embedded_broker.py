@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
+from aggregator_api.core.settings import Settings
+from aggregator_api.transport.mqtt.client import MqttDriver
 from aggregator_api.transport.mqtt.embedded_broker import BrokerThread
 from federation.protocol import topics
 from tests.aggregator_api.bench import wait_for
@@ -89,3 +92,15 @@ def test_what_one_device_says_another_does_not_hear(port: int) -> None:
         device.publish(topics.status("f", "d"), b"ready", 1).wait_for_publish(60)
         wait_for(lambda: topics.status("f", "d") in other)
         assert set(heard) == {ANNOUNCE, LAST}
+
+
+def test_a_broker_that_does_not_answer_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    driver = MqttDriver(Settings(data_dir=tmp_path, broker_port=port), lambda _: None, lambda: None)
+    driver.start()
+    try:
+        wait_for(lambda: "broker unreachable" in caplog.text)
+    finally:
+        driver.stop()
+    assert f"broker unreachable host=127.0.0.1 port={port}; trying again until it answers" in caplog.text
+    assert not driver.is_up

@@ -268,19 +268,6 @@ def test_the_operator_pauses_and_resumes(fleet: Fleet) -> None:
         fleet.runtime.rollouts.pause(FEDERATION, 9)
 
 
-def test_a_rollout_goes_on_after_the_server_was_killed(fleet: Fleet, tmp_path: Path) -> None:
-    begun(fleet)
-    for device in first_wave():
-        fleet.answer(device)
-    before, order = fleet.rollout(), fleet.order()
-    fleet.runtime.stop()
-    again = Fleet(tmp_path / "data")
-    assert (again.rollout(), again.order()) == (before, order)
-    again.wait(SOAK_S)
-    assert again.rollout().wave == 2
-    again.runtime.stop()
-
-
 def test_automatically_each_version_follows_the_last_but_none_follows_a_halt(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path / "data", plan("automatic", rounds=3, measured=2, waves=(1.0,)))
     fleet.arrive("a", "b")

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from aggregator_api.core.errors import WorkerDiedError, WorkFailedError
 from aggregator_api.core.settings import Settings
-from aggregator_api.rounds.aggregation import PREFETCH, StoredUpdate, prefetch
+from aggregator_api.rounds.aggregation import PREFETCH, StoredUpdate, aggregate, prefetch
 from aggregator_api.rounds.aggregation_executor import InProcessExecutor, WorkerProcessExecutor
 from aggregator_api.rounds.aggregation_worker import serve
 from aggregator_api.rounds.updates.contract import Contract
@@ -25,10 +25,12 @@ from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db.models import Blob, RoundRow
 from federation import wire
 from federation.methods import method_from_json
+from federation.methods.fedavg import FedAvg
+from federation.protocol.messages import UpdateManifest
+from federation.records import Tree, Update
 from federation.wire.schema import schema_of
 from tests.aggregator_api.bench import Bench, wait_for
 from tests.aggregator_api.generated_devices import tiny_plan
-from tests.aggregator_api.rounds.test_aggregation import manifest
 
 
 class Case:
@@ -176,3 +178,37 @@ def test_a_worker_whose_server_was_killed_ends_without_a_word() -> None:
         worker.stdin.close()
         assert worker.stderr.read() == b""
         assert worker.wait() == 0
+
+
+class Witness(FedAvg):
+    """Remembers what it was given."""
+
+    seen: list[tuple[str, float]]
+
+    def aggregate(self, state: Tree, updates: Iterable[Update]) -> Tree:
+        """Note clients and discounts."""
+        object.__setattr__(self, "seen", [(update.client_id, update.discount) for update in updates])
+        return state
+
+
+def test_updates_come_sorted_by_client_and_late_ones_discounted(tmp_path: Path) -> None:
+    tree = {"params": {"w": torch.ones(2)}}
+    blobs, method = BlobStore(tmp_path.as_uri()), Witness()
+    blob = blobs.put(wire.encode(tree))
+    stored = [
+        StoredUpdate(manifest(name, blob.sha256, blob.size), late) for name, late in (("b", 0), ("c", 3), ("a", 1))
+    ]
+    contract = Contract(tiny_plan(), method, schema_of(tree))
+    result = aggregate(contract, blobs, blob.sha256, stored, is_newest=True)
+    assert method.seen == [("a", 2**-0.5), ("b", 1.0), ("c", 0.5)]
+    assert result.state == blob
+
+
+def manifest(client: str, sha256: str, size: int) -> UpdateManifest:
+    """Describe an update in a blob."""
+    said = {
+        "update_id": client, "instance": "0" * 32, "federation": "walk", "client": client, "round": 1,
+        "method": "fedavg", "base_version": sha256, "examples": 1, "steps": 1, "size": size, "sha256": sha256,
+        "chunk_bytes": 1024, "nonce": "01234567", "created": 0.0,
+    }  # fmt: skip
+    return UpdateManifest.model_validate(said)

@@ -230,20 +230,6 @@ def test_who_leaves_is_unlearned_bit_for_bit(way: str, make: Callable[..., Bench
     assert "" not in left, "nothing of a deleted device is left"
 
 
-def test_who_has_withdrawn_may_come_back(make: Callable[..., Bench]) -> None:
-    bench = make()
-    sends(bench, "a", 1)
-    published(bench, 1)
-    left = withdrawal_parcel(bench.now(), "a", 2)
-    assert bench.begin(left).status == "accepted"
-    published(bench, 2)
-    assert bench.begin(left).status == "accepted", "the same once more"
-    assert "number 2 was accepted already" in bench.refused(sums_parcel(bench.now(), "a", 1, seed=5))
-    back = sends(bench, "a", 3)
-    published(bench, 3)
-    assert_sums(bench, back.tree)
-
-
 @pytest.mark.parametrize("second", ["a withdrawal", "the sums of before"])
 def test_an_id_that_comes_again_with_another_number_is_not_taken_for_what_it_named(
     make: Callable[..., Bench], second: str

@@ -83,20 +83,6 @@ def test_a_lost_blob_is_named_after_its_device(live: Bench, tmp_path: Path) -> N
     assert "its sums cannot be added up" in second
 
 
-def test_a_flipped_byte_is_told_with_what_to_do(live: Bench, tmp_path: Path) -> None:
-    with live.runtime.database.read() as session:
-        hurt = session.scalars(select(ContributionRow.published_sha256).order_by(ContributionRow.id)).first()
-    (path,) = Path(live.runtime.blobs.root).glob(f"??/*{str(hurt)[2:]}")
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.chmod(0o600)
-    path.write_bytes(data)
-    found = [one for one in fsck.check(Settings(data_dir=tmp_path / "data")) if one.level is Severity.PROBLEM]
-    assert found[0].message.startswith("the sums of a: its blob")
-    assert "its sums cannot be added up" in found[1].message
-    assert all("backup" in one.advice for one in found)
-
-
 def test_a_flipped_byte_of_the_newest_state_is_told(live: Bench, tmp_path: Path) -> None:
     """The state's own blob is named by its sha256; sums that were written wrongly are found by adding them up."""
     state = state_of(live)

@@ -146,26 +146,26 @@ def test_a_third_upload_at_a_time_is_refused(collecting: Bench) -> None:
     assert answers == ["send", "send", "refused"]
 
 
-@pytest.mark.parametrize(
-    ("topic", "payload"),
-    [
-        ("gaitway/v1/walk/devices/a/status", b"{"),
-        ("gaitway/v1/walk/devices/a/status", b""),
-        ("gaitway/v1/walk/devices/a/status", b'{"state": "hacked"}'),
-        ("gaitway/v1/nowhere/devices/a/status", b'{"state": "ready"}'),
-        ("gaitway/v1/walk/devices/a/update/u/begin", b"\xff\xfe"),
-        ("gaitway/v1/walk/devices/a/update/u/begin", b"x" * 300_000),
-        ("gaitway/v1/walk/devices/a/update/u/chunk/0", b"x"),
-        ("gaitway/v1/walk/devices/a/update/u/chunk/-1", b"x"),
-        ("gaitway/v1/walk/devices/a/update/../begin", b"x"),
-        ("gaitway/v1/walk/devices/../../../etc/update/u/begin", b"x"),
-        ("something/else", b"x"),
-    ],
-)
-def test_nonsense_changes_nothing(collecting: Bench, topic: str, payload: bytes) -> None:
+NONSENSE = [
+    ("gaitway/v1/walk/devices/a/status", b"{"),
+    ("gaitway/v1/walk/devices/a/status", b""),
+    ("gaitway/v1/walk/devices/a/status", b'{"state": "hacked"}'),
+    ("gaitway/v1/nowhere/devices/a/status", b'{"state": "ready"}'),
+    ("gaitway/v1/walk/devices/a/update/u/begin", b"\xff\xfe"),
+    ("gaitway/v1/walk/devices/a/update/u/begin", b"x" * 300_000),
+    ("gaitway/v1/walk/devices/a/update/u/chunk/0", b"x"),
+    ("gaitway/v1/walk/devices/a/update/u/chunk/-1", b"x"),
+    ("gaitway/v1/walk/devices/a/update/../begin", b"x"),
+    ("gaitway/v1/walk/devices/../../../etc/update/u/begin", b"x"),
+    ("something/else", b"x"),
+]
+
+
+def test_nonsense_changes_nothing(collecting: Bench) -> None:
     before = collecting.now().model_dump(exclude={"created", "serial"})
-    collecting.send(topic, payload)
-    assert collecting.now().model_dump(exclude={"created", "serial"}) == before
+    for topic, payload in NONSENSE:
+        collecting.send(topic, payload)
+        assert collecting.now().model_dump(exclude={"created", "serial"}) == before, topic
     assert collecting.count("accepted") == 0
 
 

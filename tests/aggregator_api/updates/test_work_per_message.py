@@ -14,7 +14,6 @@ from sqlalchemy import Engine, event
 
 from aggregator_api.core.errors import BlobError
 from aggregator_api.http.queries import listings
-from aggregator_api.runtime import use_one_torch_thread
 from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.broadcasts import CHUNK_BYTES, BlobCache, in_pieces
 from aggregator_api.storage.db import repositories
@@ -210,8 +209,3 @@ def test_measuring_an_update_of_float64_does_not_change_it() -> None:
     start = {"params": {"w": torch.tensor([1.0, 1.0])}}
     assert change_norms(upload, start, METHODS["fedavg"].upload_groups) == {"params": 5.0}
     assert upload["params"]["w"].tolist() == [4.0, 5.0]
-
-
-def test_computing_alone_holds_for_the_calling_thread() -> None:
-    use_one_torch_thread()
-    assert torch.get_num_threads() == 1

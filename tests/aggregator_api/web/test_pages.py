@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import html
 import json
 import re
@@ -17,7 +18,7 @@ from aggregator_api.core.settings import Settings
 from aggregator_api.federations.service import FederationService, NewFederation, get_federation
 from aggregator_api.http.api.middleware.headers import PAGES as POLICY
 from aggregator_api.http.app import create_app
-from aggregator_api.http.web.phone import MEDIA_TYPES, url_of
+from aggregator_api.http.web.phone import FILES, MEDIA_TYPES, url_of
 from aggregator_api.storage.db.models import DeviceRow, RolloutRow
 from federation.tasks import TASKS
 from gaitway.plain_text import label_text
@@ -313,7 +314,7 @@ def test_files_are_kept_for_ever_under_a_name_that_changes_with_them(server: Tes
         assert answer.status_code == 200
         assert "immutable" in answer.headers["cache-control"]
         assert answer.headers["content-type"].partition(";")[0] == MEDIA_TYPES[name]
-    assert server.get("/static/000000000000/app.css").headers["cache-control"] == "no-cache"
+    assert server.get("/static/000000000000/base.css").headers["cache-control"] == "no-cache"
     for gone in ("/static/x/SHA256SUMS", "/static/x/../files.py", "/static/x/LICENSE-htmx"):
         assert server.get(gone).status_code in (401, 404)
 
@@ -327,3 +328,14 @@ def test_lists_are_paged(operator: Visitor) -> None:
     assert "phone-06" not in first
     assert "phone-06" in second
     assert "First page" in second
+
+
+def test_the_vendored_files_are_those_of_the_releases() -> None:
+    listed = dict(reversed(line.split()) for line in (FILES / "SHA256SUMS").read_text().splitlines()[1:])
+    assert set(listed) == {"LICENSE-htmx", "LICENSE-uPlot", "htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css"}
+    for name, expected in listed.items():
+        assert hashlib.sha256((FILES / name).read_bytes()).hexdigest() == expected, name
+
+
+def test_every_file_is_served_or_says_where_another_is_from() -> None:
+    assert {path.name for path in FILES.iterdir()} == {*MEDIA_TYPES, "LICENSE-htmx", "LICENSE-uPlot", "SHA256SUMS"}

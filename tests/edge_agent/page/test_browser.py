@@ -43,20 +43,19 @@ def test_a_person_logs_in_labels_deletes_and_goes_back_to_a_model(
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
     page.get_by_text("kitchen-pi is collecting, without a connection").wait_for()
-    page.locator("#label", has_text="walk").wait_for()
-    assert page.locator("#acc").evaluate(
-        "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v) => v)"
-    )
+    page.locator(".answer", has_text="walk").wait_for()
+    assert page.locator(".lines").first.evaluate("c => c.querySelector('polyline').points.length") == 128
     page.get_by_text("This device takes part.").wait_for()
     screenshots.take(page, "device-page", height=1100, width=1100)
     assert barriers(page) == []
-    page.locator("#models").get_by_text("0.800").first.wait_for()  # as the words about models say it
-    times = page.locator("#classes tbody td:nth-child(5)").all_inner_texts()
+    page.get_by_role("region", name="Table: Models").get_by_text("0.800").first.wait_for()  # as the words say it
+    times = page.get_by_role("region", name="Table: By activity").locator("td:nth-child(5)").all_inner_texts()
     assert times
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", each) for each in times), times
 
-    page.get_by_role("button", name="run", exact=True).click()
-    page.get_by_text("10 windows are now run.").wait_for()
+    page.get_by_label("What", exact=True).select_option("run")
+    page.get_by_role("button", name="Label it").click()
+    page.get_by_text("10 windows are run now.").wait_for()
     assert device.classes() == {"sit": 2, "run": 10}
     page.get_by_role("button", name="Take the last label back").click()
     page.get_by_text("Taken back: run; 10 windows").wait_for()
@@ -80,7 +79,7 @@ def test_nothing_is_asked_any_more_once_a_session_ends(page: Page, device: PageD
     page.goto(device.address)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
-    page.locator("#label", has_text="walk").wait_for()
+    page.locator(".answer", has_text="walk").wait_for()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
     page.route("**/api/status", lambda route: held.append(route))  # the page asks for more once it is answered
@@ -102,18 +101,17 @@ def test_a_person_reads_which_plan_is_refused_and_accepts_it(page: Page, device:
     with closing(StateStore(device.data)) as store:
         keep_pin(store, promised)
         note_refused_plan(store, shortfall(less, promised), less)
-    asked: list[str] = []
-    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
     page.goto(device.address)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
-    privacy = page.locator("#privacy")
+    privacy = page.get_by_role("region", name="Privacy")
     privacy.get_by_text("secure.min_devices is 3, and this device requires 50 or more").wait_for()
     assert barriers(page) == []
     privacy.screenshot(path=tmp_path / "privacy.png")
-    page.get_by_role("button", name="Accept what the plan promises").click()
-    page.get_by_text("Accepted: this device takes part under the plan.").wait_for()
-    assert describe_promises(less) in asked[0]
+    privacy.get_by_text("Accept the plan …").click()
+    assert describe_promises(less) in privacy.locator(".confirm").inner_text()
+    privacy.get_by_role("button", name="Accept", exact=True).click()
+    privacy.get_by_text(f"Required here, whatever the server says: {describe_promises(less)}").wait_for()
     with closing(StateStore(device.data)) as store:
         assert pinned_promises(store) == less
 
@@ -122,8 +120,10 @@ def test_a_stretch_of_a_day_is_dragged_over_and_labelled(page: Page, screenshots
     device = PageDevice(tmp_path)
     lived(device.data)
     page.goto(f"{device.address}/timeline?day={DAY}")
+    chart = page.locator(".day-chart")
+    chart.wait_for()
     assert barriers(page) == []
-    box = page.locator("#chart").bounding_box()
+    box = chart.bounding_box()
     assert box
     y, minute = box["y"] + 20, box["width"] / 60  # the hour from noon on
     page.mouse.move(box["x"] + 2.5 * minute, y)
@@ -131,19 +131,19 @@ def test_a_stretch_of_a_day_is_dragged_over_and_labelled(page: Page, screenshots
     page.mouse.move(box["x"] + 5.5 * minute, y, steps=3)
     page.mouse.up()
     assert page.get_by_label("From", exact=True).input_value() == "12:02"
-    assert page.get_by_label("to", exact=True).input_value() == "12:06"
+    assert page.get_by_label("To", exact=True).input_value() == "12:06"
     screenshots.take(page, "device-timeline", height=1180, width=1100)
     page.get_by_role("button", name="sitting", exact=True).click()
-    page.get_by_text("80 windows are now sitting.").wait_for()
+    page.get_by_text("80 windows are sitting now, from 12:02 to 12:06.").wait_for()
     page.set_viewport_size({"width": 360, "height": 800})
     assert excess_width(page) == 0
     page.screenshot(path=tmp_path / "device-timeline-narrow.png", full_page=True)
-    page.locator("#chart").scroll_into_view_if_needed()
-    box = page.locator("#chart").bounding_box()
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
     assert box
     page.mouse.click(box["x"] + box["width"] * 25 / 60, box["y"] + 60)  # a tap takes the whole stretch
     assert page.get_by_label("From", exact=True).input_value() == "12:20"
     page.get_by_role("button", name="Take it back").click()
-    page.get_by_role("button", name="Take it back").wait_for(state="detached")
+    page.get_by_text("Taken back").wait_for()
     device.close()
     assert {name: count for name, count in device.classes().items() if name} == {"sit": 2, "run": 200}

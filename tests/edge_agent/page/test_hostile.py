@@ -157,7 +157,7 @@ def test_an_address_with_most_connections_gives_its_own_places(device: PageDevic
         for _ in range(http_server.PER_ADDRESS + 2)
     ]
     assert [one.recv(1) for one in thief[:2]] == [b"", b""]  # the oldest of its own
-    owner.sendall(b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    owner.sendall(b"GET /views/icon.svg HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert owner.recv(12) == b"HTTP/1.1 200"
     for one in (owner, *thief):
         one.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from datetime import datetime
@@ -16,6 +17,9 @@ from edge_agent.config.settings import load
 from edge_agent.errors import ConfigError
 from edge_agent.page.access import password_hash
 from edge_agent.page.server import MAX_BYTES, served_page
+from edge_agent.page.service import ACTIONS, VIEWS
+from gaitway import views
+from phone import APP
 from tests.edge_agent.page.page_devices import PageDevice, Seen
 
 PASSWORD = "correct horse"
@@ -44,8 +48,26 @@ def test_it_shows_what_the_device_recognizes_and_why_it_does_not_train(device: P
     assert "It would not train now: the battery holds 20 %, and 50 % are asked for." in said["words"]
     assert "It keeps 2 labelled windows, and 10 without an activity." in said["words"]
     _, kept, _ = device.send("GET", "/api/windows")
-    assert (kept["labels"], kept["unlabelled"][0]["windows"]) == (["sit", "walk", "run"], 10)
+    assert kept["labels"] == ["sit", "walk", "run"]
     assert [(row["activity"], row["windows"]) for row in kept["classes"]] == [("sit", 2), ("", 10)]
+
+
+def test_the_device_and_the_phone_answer_all_that_the_views_ask(device: PageDevice) -> None:
+    sources = {path.name: path.read_text() for path in views.FOLDER.glob("*.js")}
+    asked = {name for text in sources.values() for name in re.findall(r'\b(?:ask|act)\("([\w-]+)"', text)}
+    asked |= set(re.findall(r'"((?:pause|resume|cancel)-lesson)"', sources["teach.js"]))
+    assert {"day", "teaching", "label", "withdraw"} < asked
+    assert asked <= {*VIEWS, *ACTIONS}
+    phone = (APP / "device.js").read_text()
+    assert [name for name in asked if not re.search(rf'^  "?{name}"?[:,]', phone, re.MULTILINE)] == []
+    answers = {"Now": "now", "Privacy": "privacy", "Models": "models"}
+    found = {kind: device.send("GET", f"/api/{name}")[1] for kind, name in answers.items()}
+    found["Day"] = device.send("POST", "/api/day", {"day": None})[1]
+    for kind, answer in found.items():
+        typed = re.search(rf"@typedef \{{object\}} {kind} (.*?)\*/", sources["api.js"], re.DOTALL)
+        needed = re.findall(r"@property \{(?:[^{}]|\{[^}]*\})*\} (\w+)", typed[1] if typed else "")
+        assert needed
+        assert set(needed) <= set(answer), kind
 
 
 def test_a_label_for_the_last_minute_is_stored_and_taken_back(device: PageDevice) -> None:
@@ -73,10 +95,10 @@ def test_windows_are_deleted_by_class_and_by_day(device: PageDevice) -> None:
 
 
 def test_the_model_before_is_used_again(device: PageDevice) -> None:
-    assert device.send("POST", "/api/roll-back", {})[1] == {"model": "global model of round 6"}
+    assert device.send("POST", "/api/roll-back", {})[1] == {"words": "Now in use: the global model of round 6."}
     _, found, _ = device.send("GET", "/api/models")
     assert [(one["round"], one["adopted"]) for one in found["models"]] == [(6, True), (7, False)]
-    assert "taken back by hand" in found["judged"][-1]
+    assert "taken back by hand" in found["why"][-1]
     (device.data / "r7.onnx").unlink()
     status, refused, _ = device.send("POST", "/api/roll-back", {})
     assert (status, "gone or damaged" in refused["error"]) == (409, True)

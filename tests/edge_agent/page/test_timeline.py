@@ -1,21 +1,17 @@
-"""The timeline of a day: what its minutes hold, its page by forms alone, and what its forms refuse."""
+"""The timeline of a day: what its minutes hold, and what its view is told of them."""
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
-from urllib.parse import urlencode
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edge_agent.config.sensors import WindowsSection
-from edge_agent.page import access
-from edge_agent.page.access import password_hash
 from edge_agent.serving.classifier import MinuteLog
 from edge_agent.storage.timeline import MAX_ASKED_MINUTES, Minute, read_minutes, stretches, uncertain
 from edge_agent.storage.window_listing import Selection, delete
@@ -29,7 +25,6 @@ NOON = datetime.combine(datetime.now().date() - timedelta(days=1), datetime.min.
 NOON_S = NOON.timestamp()
 DAY = NOON.date().isoformat()
 WAVE = np.sin(np.arange(128))[:, None] * np.ones((1, 6)) + np.float32([0, 0, 9.8, 0, 0, 0])
-FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 def lived(folder: Path) -> None:
@@ -55,16 +50,14 @@ def device(tmp_path: Path) -> Iterator[PageDevice]:
     found.close()
 
 
-def page_of(device: PageDevice, path: str = f"/timeline?day={DAY}") -> str:
-    status, text, headers = device.send("GET", path)
-    assert status == 200, text
-    assert headers["Content-Type"].startswith("text/html")
-    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", text.decode())))
+def day_of(device: PageDevice, day: str | None = DAY) -> dict[str, Any]:
+    status, found, _ = device.send("POST", "/api/day", {"day": day})
+    assert status == 200, found
+    return found
 
 
-def send(device: PageDevice, name: str, **fields: str) -> tuple[int, str, str]:
-    status, text, headers = device.send("POST", f"/timeline/{name}", urlencode(fields).encode(), FORM)
-    return status, text.decode(), headers.get("Location", "")
+def minute(n: int) -> float:
+    return NOON_S + 60 * n
 
 
 def test_the_most_uncertain_stretches_come_first_and_none_is_long(device: PageDevice) -> None:
@@ -84,46 +77,38 @@ def test_the_most_uncertain_stretches_come_first_and_none_is_long(device: PageDe
     assert max(each.to_s - each.from_s for each in uncertain(long)) == MAX_ASKED_MINUTES * 60
 
 
-def test_a_stretch_is_labelled_corrected_and_taken_back_by_forms_alone(device: PageDevice) -> None:
+def test_a_stretch_is_labelled_corrected_and_taken_back(device: PageDevice) -> None:
     with closing(WindowStore(device.data)) as store:
         before = window_keys(store.outline("c", SETTINGS, LABELS))
-    shown = page_of(device)
-    assert "Help me with these" in shown
-    assert shown.index("12:10 to 12:20") < shown.index("Stretches of the day"), "what is asked stands above the day"
-    assert "labelled run (differs)" in shown
+    shown = day_of(device)
+    assert (shown["labels"], shown["days"][1]) == (list(LABELS), DAY)
+    assert [(each["recognized"], each["label"]) for each in shown["stretches"]] == [
+        ("walk", ""),
+        ("run", ""),
+        ("sit", "run"),
+    ]
+    assert len(shown["movement"]) == 30
+    assert (shown["uncertain"][0]["from_s"], shown["uncertain_more"]) == (minute(10), 0)
 
-    status, _, where = send(device, "label", **{"day": DAY, "from": "12:10", "to": "12:20", "activity": "SIT"})
-    assert (status, where) == (303, f"/timeline?day={DAY}&done=200&activity=sit")
-    said = page_of(device, where)
-    assert "200 windows are now sitting. Take it back" in said
-    assert "Nothing to ask" not in said, "this device has other windows without a label"
-    assert "12:10 to 12:20" not in said[: said.index("Stretches of the day")]
-    send(device, "label", **{"day": DAY, "from": "12:20", "to": "12:30", "activity": "sit"})
+    span = {"from_s": minute(10), "to_s": minute(20)}
+    assert device.send("POST", "/api/label", {"activity": "SIT", **span})[1] == {"windows": 200, "activity": "sit"}
+    assert minute(10) not in [each["from_s"] for each in day_of(device)["uncertain"]]
+    device.send("POST", "/api/label", {"activity": "sit", "from_s": minute(20), "to_s": minute(30)})
     with closing(WindowStore(device.data)) as store:
         after = window_keys(store.outline("c", SETTINGS, LABELS))
     assert len(after) == len(before) + 200
     assert len(before - after) == 200, "a correction is other data: it counts in the next round, or the next sums"
-    send(device, "undo", day=DAY)
+    device.send("POST", "/api/undo", {})
     assert device.classes() == {"": 210, "sit": 202, "run": 200}
 
 
-def test_forms_of_others_and_what_is_no_form_are_refused(device: PageDevice) -> None:
-    fields = {"day": DAY, "from": "12:10", "to": "12:20", "activity": "sit"}
-    data = urlencode(fields).encode()
-    for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}):
-        assert device.send("POST", "/timeline/label", data, {**FORM, **headers})[0] == 403
-    assert device.send("POST", "/timeline/label", data, {"Content-Type": "text/plain"})[0] == 403
-    assert device.send("POST", "/api/label", data, FORM)[0] == 403, "the JSON requests take JSON alone"
-    for wrong in ({"to": "12:09"}, {"from": "noon"}, {"day": "yesterday"}, {"more": "x"}, {"activity": "a" * 300}):
-        assert send(device, "label", **{**fields, **wrong})[0] == 422
-    status, text, _ = send(device, "label", **{**fields, "activity": "<b>flying</b>"})
-    assert status == 409
-    assert "&lt;b&gt;flying&lt;/b&gt;" in text
-    assert device.send("GET", "/timeline?day=2026-99-99")[0] == 422
-    _, _, headers = device.send("GET", "/timeline")
-    assert "form-action 'self'" in headers["Content-Security-Policy"]
-    assert headers["Referrer-Policy"] == "same-origin", "else a form's Origin is null"
-    assert device.classes() == {"": 410, "sit": 2, "run": 200}
+def test_the_newest_day_is_shown_first_and_what_is_no_day_is_refused(device: PageDevice) -> None:
+    assert day_of(device, None)["day"] == datetime.now().date().isoformat()
+    assert day_of(device, "2001-05-05")["stretches"] == []
+    for wrong in ({"day": "yesterday"}, {"day": "2026-99-99"}, {"day": 1}, {"date": DAY}):
+        assert device.send("POST", "/api/day", wrong)[0] == 422
+    assert device.send("GET", "/timeline?day=2026-99-99")[0] == 200, "the page asks"
+    assert device.send("POST", "/api/day", {"day": DAY}, {"Origin": "http://evil.example"})[0] == 403
 
 
 def test_what_was_recognized_goes_with_its_windows(device: PageDevice) -> None:
@@ -133,18 +118,3 @@ def test_what_was_recognized_goes_with_its_windows(device: PageDevice) -> None:
         assert len(read_minutes(store, NOON_S, NOON_S + 1200)) == 20
         delete(store, Selection(None, NOON_S, NOON_S + 86_400))
         assert read_minutes(store, NOON_S, NOON_S + 3600) == {}
-
-
-def test_it_asks_for_the_password_by_a_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "N", 1 << 10)
-    device = PageDevice(tmp_path, password_hash("correct horse"))
-    assert "Password of this device" in page_of(device, "/timeline")
-    assert send(device, "label", **{"day": DAY, "from": "12:10", "to": "12:20", "activity": "sit"})[0] == 401
-    assert "This is not the password" in send(device, "login", password="wrong horse")[1]
-    data = urlencode({"password": "correct horse"}).encode()
-    status, _, headers = device.send("POST", "/timeline/login", data, FORM)
-    assert (status, headers["Location"]) == (303, "/timeline")
-    cookie = headers["Set-Cookie"].partition(";")[0]
-    _, text, _ = device.send("GET", "/timeline", headers={"Cookie": cookie})
-    device.close()
-    assert b"Stretches of the day" in text

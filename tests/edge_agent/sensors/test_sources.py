@@ -18,14 +18,14 @@ from edge_agent.config.sensors import SOURCES, SensorsSection
 from edge_agent.doctor.check_result import Level
 from edge_agent.doctor.sensors import check_sensors
 from edge_agent.machine.events import DataReady, Event, SensorFailed
-from edge_agent.sensors import open_source
+from edge_agent.sensors import collector, open_source
 from edge_agent.sensors.collector import Collector
 from edge_agent.sensors.source import SensorHealth, ThreadedSource
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.supervisor.status import collected_windows
 from federation.plan import Plan
 from har_pipeline import Recording
-from tests.edge_agent.factories import make_config, make_plan
+from tests.edge_agent.factories import PLANS, make_config, make_plan
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -130,3 +130,29 @@ def test_what_was_put_right_is_forgotten_after_an_hour(monkeypatch: pytest.Monke
             assert [each.code for each in health.findings()] == ["gravity"]  # too early to tell
             now[0] += 100.0
         assert [each.code for each in health.findings()] == (["gravity"] if hour == 0 else [])
+
+
+def test_deleted_and_relabelled_windows_are_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "REPORT_S", 0.05)
+    monkeypatch.setattr(collector, "MAX_REPORT_DELAY_S", 0.05)
+    posted: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    source = open_source(make_config(tmp_path), posted.put)
+    source.start(PLANS["fedavg"])
+    try:
+        first = ready(posted)
+        assert first.examples == len(first.keys) > 20
+        with closing(WindowStore(tmp_path)) as other, other.writing() as db:
+            db.execute("UPDATE windows SET activity = 'running' WHERE id = (SELECT MIN(id) FROM windows)")
+        second = ready(posted)
+        assert second.keys != first.keys
+        with closing(WindowStore(tmp_path)) as other, other.writing() as db:
+            db.execute("DELETE FROM windows WHERE id > (SELECT MIN(id) + 9 FROM windows)")
+        assert ready(posted).examples < 10
+    finally:
+        source.stop(5.0)
+
+
+def ready(posted: queue.SimpleQueue[Event]) -> DataReady:
+    while not isinstance(event := posted.get(timeout=30), DataReady):
+        pass
+    return event

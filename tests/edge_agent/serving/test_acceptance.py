@@ -207,20 +207,6 @@ def test_all_models_are_measured_on_the_same_windows_and_the_best_is_used(tmp_pa
     assert (few.answer, few.instead) == ("kept", other)
 
 
-def test_the_issues_case_a_device_serves_its_own_model_of_99_percent_and_not_the_shared_one_of_76(
-    tmp_path: Path,
-) -> None:
-    # standing is never recognized by the shared model: it differs on too few stretches for any significance test
-    y = np.repeat(np.arange(3), [20, 20, 20])
-    x = np.zeros((60, 128, 6), np.float32)
-    x[np.arange(60), :, y] = 1.0
-    windows = ClientWindows("c", x, y, 1.28 * np.arange(60), np.zeros(60, np.int64))
-    shared = described(candidate(tmp_path / "shared", confuses=1), "global", 5)
-    verdict = judge(candidate(tmp_path / "own"), Evaluate(5, "train"), windows, shared)
-    assert verdict.answer == "adopted"
-    assert verdict.reason.endswith("Your own model: 100 % on 60 holdout windows of 3 classes; the shared model: 56 %")
-
-
 def test_the_model_midway_serves_where_it_is_as_good_as_the_devices_own(tmp_path: Path) -> None:
     made = {"personalized": 0, "global": 1, "midway": 0}
     folders = {

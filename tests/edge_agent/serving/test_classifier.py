@@ -19,6 +19,7 @@ from edge_agent.serving.classifier import FILE_NAME, Classifier, describe_live
 from edge_agent.serving.model_registry import ModelRegistry
 from edge_agent.storage.state_store import StateStore
 from har_pipeline import Window
+from har_pipeline.signals.wear import NOT_WORN
 from tests.edge_agent.factories import announcement, make_config, make_plan
 from tests.edge_agent.serving.test_acceptance import LABELS, candidate, holdout, judge
 from tests.edge_agent.supervised import SupervisedDevice, run, until
@@ -188,3 +189,20 @@ def test_predictions_go_on_while_training_is_killed_the_broker_is_away_and_a_bad
     run(supervised_device.supervisor, play)
     assert json.loads((supervised_device.folder / FILE_NAME).read_bytes())["label"] == "run"
     store.close()
+
+
+def test_a_device_that_nobody_wears_is_not_said_to_do_anything(tmp_path: Path, classifier: Classifier) -> None:
+    classifier.serve(model(tmp_path))
+    until(lambda: classifier.loaded)
+    lying = [window(0, at_s=1.28 * i) for i in range(22)]
+    classifier.submit(lying)
+    until(lambda: classifier.count == len(lying))
+    assert classifier.latest is not None
+    assert (classifier.latest.label, classifier.latest.probability) == (NOT_WORN, None)
+    assert [seen.label for seen in classifier.recent()[0]][-1] == NOT_WORN
+    assert "sees not worn" in describe_live(tmp_path)[0]
+    classifier.submit(
+        [moved := window(1, at_s=1.28 * 22)._replace(x=np.tile(np.eye(6, dtype=np.float32)[:2] * 5, (64, 1)))]
+    )
+    until(lambda: classifier.count == len(lying) + 1)
+    assert classifier.latest.label in LABELS, moved

@@ -21,20 +21,16 @@ from edge_agent.storage.data_folder import sha256_of, write_file
 from edge_agent.storage.state_store import StateStore
 from edge_agent.training.job import CHECKPOINT, HEADS, MODEL, PARITY
 from edge_agent.training.local_data import SplitWindows
-from export.onnx_export import export_onnx
 from export.runtime import Session
 from gaitway.tasks import DEFAULT_TASK
+from tests.edge_agent.serving.test_acceptance import candidate
 from tests.edge_agent.serving.test_heads import LABELS, windows
-from tests.export.conftest import metadata, waves
-from tests.export.test_onnx_export import Linear
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network as another agent's process has exported it."""
-    path = tmp_path_factory.mktemp("linear") / "model.onnx"
-    export_onnx(Linear(), path, metadata=metadata("linear"), examples=waves(256, 3)[0])
-    return path
+    return candidate(tmp_path_factory.mktemp("network")) / MODEL
 
 
 def another_agent(folder: Path, exported: Path, **changes: Any) -> Path:
@@ -49,7 +45,6 @@ def another_agent(folder: Path, exported: Path, **changes: Any) -> Path:
     return folder
 
 
-@pytest.mark.ci
 def test_the_network_in_use_is_copied_beside_the_heads(tmp_path: Path, exported: Path) -> None:
     folder, labels = another_agent(tmp_path / "cnn", exported), Session.load(exported).metadata.labels
     assert add_network(tmp_path / HEADS, folder, labels, 1) == ""

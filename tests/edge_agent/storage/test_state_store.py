@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,20 @@ from edge_agent.machine.events import Announced, Connected, DataReady, Invited
 from edge_agent.machine.state import Policy, identity
 from edge_agent.storage.data_folder import write_file
 from edge_agent.storage.state_store import FILE_NAME, AdoptionRecord, StateStore
-from edge_agent.supervisor.persistence import forget_update, load_agent, reset_agent, save_round
+from edge_agent.supervisor.persistence import (
+    SEQUENCE,
+    forget_update,
+    load_agent,
+    next_sequence,
+    reset_agent,
+    save_round,
+)
 from edge_agent.supervisor.status import summary
 from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job
-from federation.protocol.messages import BlobPointer, read, write
+from federation.protocol.messages import MAX_AHEAD_MS, BlobPointer, read, write
+from phone import APP
 from tests.edge_agent.factories import DEVICE, announcement, invitation, make_config, make_plan
+from tests.phone.test_javascript import by_node
 
 RESULT_JSON: dict[str, Any] = {
     "examples": 40,
@@ -144,3 +154,34 @@ def test_starting_over_forgets_rows_and_files(tmp_path: Path) -> None:
     assert (agent.identity, agent.outbox, agent.done) == ("other", (), frozenset())
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == set()
     store.close()
+
+
+NOW_MS = 1_800_000_000_000
+CASES = {
+    0: NOW_MS,
+    NOW_MS - 5: NOW_MS,
+    NOW_MS: NOW_MS + 1,
+    NOW_MS + MAX_AHEAD_MS: NOW_MS + MAX_AHEAD_MS + 1,
+    NOW_MS + MAX_AHEAD_MS + 1: NOW_MS,
+    2**53 - 1: NOW_MS,
+}
+"""What the last number was, and what the next one is."""
+
+
+def test_a_device_goes_on_after_a_wrong_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: NOW_MS * 1_000_000)
+    with closing(StateStore(tmp_path)) as store:
+        for last, following in CASES.items():
+            store.put(**{SEQUENCE: str(last)})
+            assert next_sequence(store) == following
+
+
+def test_a_phone_goes_on_after_a_wrong_clock(tmp_path: Path) -> None:
+    script = tmp_path / "numbers.mjs"
+    script.write_text(
+        f'import {{ nextSequence }} from "{(APP / "protocol" / "contribution.js").as_uri()}";\n'
+        'import { readFileSync } from "node:fs";\n'
+        'const numbers = JSON.parse(readFileSync(0, "utf8"));\n'
+        f"console.log(JSON.stringify(numbers.map((sequence) => nextSequence({{ sequence }}, {NOW_MS}))));\n"
+    )
+    assert by_node(script, list(CASES)) == list(CASES.values())

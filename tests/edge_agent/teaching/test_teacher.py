@@ -69,7 +69,7 @@ def test_a_lesson_is_learnt_before_its_windows_are_in_the_database(world: Teachi
         teacher.start(activity)
         sensor.windows += measured(world, device, activity, 1e9 + 100 * number)
         state = teacher.state()
-        assert state["said"] == f"{activity}: 20 s learnt. Choose the next one."
+        assert state["message"] == f"{activity}: 20 s learnt. Choose the next one."
         assert state["lesson"] is None
     assert state["result"]["rows"] == ["standing", "running"]
     assert [sum(row) for row in state["result"]["matrix"]] == [4, 4]
@@ -104,7 +104,7 @@ def test_a_lesson_that_no_page_asks_about_ends(device: TaughtDevice) -> None:
     teacher = Teacher(device.config, Sensor(), lambda: now[0])
     teacher.start("walking")
     now[0] = LEFT_ALONE_S + 1
-    assert teacher.state()["said"] == "walking: ended, since the page was closed."
+    assert teacher.state()["message"] == "walking: ended, since the page was closed."
     with pytest.raises(LabelError, match="no lesson runs"):
         teacher.pause()
 

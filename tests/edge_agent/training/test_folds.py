@@ -23,18 +23,20 @@ from hypothesis import strategies as st
 from edge_agent.config.sensors import WindowsSection
 from edge_agent.errors import NonRetryableJobError
 from edge_agent.storage.window_store import FILE_NAME, WindowStore
+from edge_agent.supervisor.persistence import manifest_of
 from edge_agent.training import cross_validation, torch_runtime, trainer
 from edge_agent.training.cross_validation import NOT_VALIDATED, CrossValidation
-from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, GLOBAL, MIDWAY, MODEL, RESULT
+from edge_agent.training.job import CHECKPOINT, CROSS_VALIDATION, GLOBAL, MIDWAY, MODEL, RESULT, UPDATE
 from edge_agent.training.local_data import MIN_MEASURED, read_split, read_unlabelled_data
 from export.runtime import Session
+from federation.plan import Plan, SecureSettings
 from federation.records import Client, Examples, Tree
 from federation.records.tree import map_tree
 from federation.training.local_round import Setup
 from har_pipeline import ClientWindows, Window, dataset_labels, dataset_settings, session_folds
 from har_pipeline.splits import overlaps
 from models.checkpoint import load_checkpoint
-from tests.edge_agent.factories import DEVICE, PLANS, make_plan
+from tests.edge_agent.factories import DEVICE, INSTANCE, PLANS, make_plan
 from tests.edge_agent.reference import Federation, a_job
 
 WINDOW_S = 2.56
@@ -200,3 +202,35 @@ def test_a_device_without_labels_exports_the_global_model_with_its_own_sensors_s
     assert json.loads(Session.load(job.out / MODEL).metadata.to_properties()["input"])["mean"][0] == pytest.approx(
         float(x[..., 0].mean()), rel=1e-4
     )
+
+
+CLEAR = PLANS["fedavg"]
+SECURE = CLEAR.model_copy(update={"secure": SecureSettings(mode="masked")})
+
+
+def trained(device: Path, plan: Plan) -> tuple[trainer.Job, dict[str, object]]:
+    job = a_job(device, plan, round_number=2, broadcast=later())
+    trainer.train(trainer.build_context(job))
+    return job, json.loads((job.out / RESULT).read_bytes())
+
+
+def test_the_manifest_has_the_gains_of_the_round(device: Path) -> None:
+    job, result = trained(device, CLEAR)
+    manifest = manifest_of(job, result, job.out / UPDATE, INSTANCE)
+    assert set(manifest.gains) == {"personalized", "midway"}
+    assert {name: list(report) for name, report in manifest.gains.items()} == result["gains"]
+
+
+def test_a_secure_sum_has_them_behind_the_models_numbers(device: Path) -> None:
+    job, result = trained(device, SECURE)
+    gains = result["gains"]
+    assert isinstance(gains, dict)
+    numbers = np.frombuffer((job.out / UPDATE).read_bytes(), "<i8")
+    assert numbers[-30:].tolist() == gains["personalized"] + gains["midway"]
+    assert numbers[-31] == result["examples"]
+
+
+def test_a_federation_of_very_many_classes_has_no_gains(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "MAX_CLASSES", 5)
+    job, result = trained(device, CLEAR)
+    assert manifest_of(job, result, job.out / UPDATE, INSTANCE).gains == {}

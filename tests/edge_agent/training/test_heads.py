@@ -207,7 +207,7 @@ def test_without_labels_its_own_windows_adapt_the_shared_head_by_either_runtime(
             assert names == {"shared", "shared_any_orientation"} | ({"adapted"} if may_adapt else set())
             verdict = evaluate_job(make_config(folder), plan, Evaluate(2, "adopt"))
             served = "adapted to own windows" if may_adapt else "for any orientation"
-            assert f"shared head {served} of version 2: adopted" in verdict.reason
+            assert f"shared model {served} of version 2: adopted" in verdict.reason
             if may_adapt:
                 found = {name: Session.load(job.out / HEADS / name / MODEL).predict(x).logits for name in names}
                 weights[runtime] = found["adapted"]

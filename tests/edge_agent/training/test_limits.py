@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import queue
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import torch
 from edge_agent.errors import NonRetryableJobError
 from edge_agent.storage.data_folder import write_file
 from edge_agent.training import trainer
-from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job, JobEnded, JobLine, TrainingProcess
+from edge_agent.training.job import CLIENT_STATE, RESULT, UPDATE, Job
 from edge_agent.training.limits import RoundBudget, checkpoint_path
 from edge_agent.training.torch_files import EpochCheckpoints
 from federation import wire
@@ -31,18 +29,6 @@ def longer(plan: Plan, epochs: int = 4, partial: str = "method") -> Plan:
 
 
 PLAN = longer(make_plan("ditto"))
-ANSWER_S = 240.0
-
-
-def events_until(job: Job, last: str) -> tuple[TrainingProcess, list[dict[str, object]]]:
-    """Run the training process until it says `last`."""
-    posted: queue.SimpleQueue[JobLine | JobEnded] = queue.SimpleQueue()
-    process, seen = TrainingProcess(job, ANSWER_S, posted.put), list[dict[str, object]]()
-    while not seen or seen[-1] != json.loads(last):
-        line = posted.get(timeout=ANSWER_S)
-        assert isinstance(line, JobLine), line.reason
-        seen.append(line.record)
-    return process, seen
 
 
 class Killed(BaseException):
@@ -77,26 +63,6 @@ def test_training_that_is_cut_off_goes_on_after_its_last_epoch_to_the_same_bits(
 def assert_round(job: Job, whole: LocalRound) -> None:
     for name, tree in ((UPDATE, whole.upload), (CLIENT_STATE, dict(whole.client._asdict()))):
         assert_same(wire.decode((job.out / name).read_bytes(), limit_bytes=1 << 24), tree)
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_goes_on_after_its_last_epoch_to_the_same_bits(
-    device: Path, prepared: ClientWindows
-) -> None:
-    last = 40  # the kill comes some epochs after the one that it waits for
-    plan = longer(PLAN, last)
-    expected = Federation(plan)
-    whole = expected.round(expected.joined, prepared, 1)
-    first, _ = events_until(a_job(device, plan), '{"event": "epoch", "epoch": 2}')
-    os.kill(first.pid, 9)
-    first.stop(5.0)
-    again = a_job(device, plan)
-    assert len(list(again.checkpoints.glob("*.epoch"))) == 1
-    second, seen = events_until(again, '{"event": "trained"}')
-    second.stop(0.0)
-    epochs = [line.get("epoch") for line in seen][:-1]
-    assert epochs in [list(range(begun, last + 1)) for begun in range(3, last + 1)]
-    assert_round(again, whole)
 
 
 def test_a_checkpoint_is_of_one_round_one_base_one_seed_one_client_and_its_windows(device: Path) -> None:

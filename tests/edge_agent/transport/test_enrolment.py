@@ -30,6 +30,7 @@ from edge_agent.storage.credentials import (
     Credentials,
     Login,
     device_key,
+    key_of,
     login,
     read_credentials,
     write_credentials,
@@ -340,3 +341,18 @@ def test_credentials_are_replaced_whole(tmp_path: Path) -> None:
     assert found is not None
     assert (found.api_key, found.server_key_bytes) == ("next", bytes(32))
     assert [path.name for path in tmp_path.iterdir()] == [CREDENTIALS_FILE]
+
+
+def test_a_key_is_read_from_its_file_and_without_one_there_is_none(tmp_path: Path) -> None:
+    assert key_of(None) is None
+    (tmp_path / "key").write_text("gw_0a1b2c3d4e5f_secret\n")
+    assert key_of(tmp_path / "key") == "gw_0a1b2c3d4e5f_secret"
+
+
+@pytest.mark.parametrize("text", ["", "\n", "two words", "a\nb", "x" * 2000, "gw_\x00"])
+def test_what_is_no_key_is_said_and_not_shown(tmp_path: Path, text: str) -> None:
+    (tmp_path / "key").write_text(text)
+    with pytest.raises(ConfigError, match="holds no API key; expected one line"):
+        key_of(tmp_path / "key")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        key_of(tmp_path / "none")

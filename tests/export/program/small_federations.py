@@ -14,7 +14,6 @@ from federation.plan import TrainingConfig
 from federation.tasks import TASKS
 from federation.training.forward import initial_client, initial_model, network
 from federation.training.local_round import Setup
-from models.registry import alp_models
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "dense": {"input_shape": [12], "hidden": [16, 8]},
@@ -58,6 +57,3 @@ def loaded(method: str, network_name: str = "") -> tuple[Federation, TrainingPro
     """Return a federation and its program."""
     found, data = small_program(method, network_name)
     return found, TrainingProgram.load(data)
-
-
-ALP_NETWORKS = [name for name in NETWORKS if name in alp_models()]

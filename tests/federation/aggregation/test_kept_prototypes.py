@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from federation import wire
 from federation.aggregation import kept_prototypes
+from federation.aggregation.present_sums import KeptContributions
 from federation.method import Method
 from federation.methods import method_from_json
 from federation.records import Tree, Update
@@ -115,3 +116,21 @@ def test_no_more_are_kept_than_a_bound_and_the_oldest_go_first(monkeypatch: pyte
 )
 def test_the_paper_averages_the_rounds_clients_and_a_frozen_backbone_all(options: dict[str, str], keeps: bool) -> None:
     assert method_from_json({"name": "fedproto", **options}).keeps_uploads is keeps
+
+
+def test_what_a_client_has_in_the_sums_is_kept_until_it_withdraws() -> None:
+    kept, tensors = KeptContributions(), {"gram": torch.tensor([1, 2])}
+    first = kept.replacing(Update("ada", 3, 0, tensors))
+    assert first.replaces is None
+    kept.note([first])
+    tensors["gram"].zero_()  # an engine's memory is used again
+    again = kept.replacing(Update("ada", 4, 0, {"gram": torch.tensor([5, 6])}))
+    assert again.replaces is not None
+    assert again.replaces["gram"].tolist() == [1, 2]
+    kept.note([again, kept.replacing(Update("bob", 1, 0, {"gram": torch.tensor([1, 1])}))])
+    gone = kept.withdrawal("ada")
+    assert gone.tensors == {}
+    assert gone.replaces is not None
+    assert gone.replaces["gram"].tolist() == [5, 6]
+    kept.note([gone])
+    assert set(kept.trees) == {"bob"}

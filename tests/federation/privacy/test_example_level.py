@@ -15,15 +15,10 @@ from federation.errors import SettingsError
 from federation.methods import METHODS
 from federation.methods.fedavg import FedAvg
 from federation.methods.fedproto import FedProto
-from federation.plan import TrainingConfig
+from federation.plan import RoundSettings, TrainingConfig
 from federation.privacy.accounting import epsilon_of_epochs, epsilon_of_poisson
-from federation.privacy.example_level import (
-    ExampleNoise,
-    check_example_noise,
-    clipped_sum,
-    epochs_of,
-    per_example,
-)
+from federation.privacy.differential_privacy import check_private
+from federation.privacy.example_level import ExampleNoise, clipped_sum, epochs_of, per_example
 from federation.records import Batch, Tensors
 from federation.training.client_round import train_one, train_stacked
 from federation.training.forward import initial_client, initial_model, network
@@ -166,10 +161,10 @@ def test_a_plan_that_bounds_nothing_is_refused_and_others_say_nothing_of_it() ->
         TrainingConfig(classes=3, example_noise_multiplier=1.0)
     assert not {"example_clip_norm", "example_noise_multiplier"} & TrainingConfig(classes=3).model_dump().keys()
     private = TrainingConfig(classes=3, example_clip_norm=1.0, example_noise_multiplier=1.0)
-    check_example_noise(FedAvg(), private)
+    check_private(FedAvg(), RoundSettings(), private)
     with pytest.raises(SettingsError, match="more than a mean of parameters"):
-        check_example_noise(FedProto(), private)
-    check_example_noise(FedProto(), TrainingConfig(classes=3))
+        check_private(FedProto(), RoundSettings(), private)
+    check_private(FedProto(), RoundSettings(), TrainingConfig(classes=3))
     assert epochs_of(METHODS["fedrep"](), private.model_copy(update={"epochs": 3})) >= 3
 
 

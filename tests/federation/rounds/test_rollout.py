@@ -59,15 +59,6 @@ def reached(devices: Sequence[str], version: int, share: float) -> set[str]:
     return {device for device in devices if is_within(device, version, reach)}
 
 
-def test_waves_nest_and_hold_their_share() -> None:
-    devices = [f"device-{n}" for n in range(10_000)]
-    shares = (0.05, 0.25, 1.0)
-    waves = [reached(devices, 7, share) for share in shares]
-    assert waves[0] < waves[1] < waves[2] == set(devices)
-    assert [round(len(wave) / len(devices), 2) for wave in waves] == list(shares)
-    assert len(reached(devices, 8, 0.05) & waves[0]) < 100  # another version has other devices go first
-
-
 @pytest.mark.parametrize(
     ("devices", "sizes"), [(1, (1, 1, 1)), (2, (1, 1, 2)), (7, (1, 2, 7)), (20, (1, 5, 20)), (21, (2, 6, 21))]
 )
@@ -84,10 +75,11 @@ def test_a_share_is_rounded_up_as_it_was_written() -> None:
 SHARES = st.lists(st.floats(1e-6, 0.999), max_size=6, unique=True).map(lambda found: (*sorted(found), 1.0))
 
 
-@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=60, unique=True), SHARES, st.integers(0, 2**31))
+@given(st.integers(1, 60), SHARES, st.integers(0, 2**31))
 def test_waves_of_any_devices_and_shares_nest_and_are_as_large_as_they_should_be(
-    devices: list[str], shares: tuple[float, ...], version: int
+    count: int, shares: tuple[float, ...], version: int
 ) -> None:
+    devices = [f"device-{n}" for n in range(count)]
     waves = [reached(devices, version, share) for share in shares]
     assert waves == [reached(devices[::-1], version, share) for share in shares]  # whoever came first
     for share, wave, following in zip(shares, waves, waves[1:], strict=False):
@@ -285,15 +277,3 @@ def test_the_counts_are_those_of_the_devices_and_a_halt_is_final(size: int, move
                 fleet.feed(Halted("the operator"))
     if fleet.rollout.phase is RolloutPhase.COMPLETED:
         assert fleet.told == set(fleet.said)
-
-
-@given(st.integers(1, 40))
-def test_a_fleet_that_adopts_is_through_in_three_waves(size: int) -> None:
-    fleet = Fleet(SETTINGS, size)
-    for wave in range(1, 5):
-        for device in range(len(fleet.told)):
-            fleet.answer(device, AdoptionAnswer.ADOPTED)
-        fleet.now = 100.0 * wave
-        fleet.feed(ClockTick(fleet.now))
-    assert fleet.rollout.phase is RolloutPhase.COMPLETED
-    assert fleet.rollout.successes == size

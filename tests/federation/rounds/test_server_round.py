@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from federation.errors import RoundError
 from federation.plan import RoundSettings
+from federation.rounds.progress import Progress, is_to_suspend, refused_updates
 from federation.rounds.server_round import (
     Action,
     Aggregated,
@@ -184,3 +185,32 @@ def test_sampling_by_examples_prefers_large_clients() -> None:
             sample_cohort(settings, "ab", seed=0, round_number=r, examples={"a": 9, "b": 1})[0] for r in range(2000)
         )
         assert drawn["a"] / 2000 == pytest.approx(share, abs=0.03)
+
+
+PUBLISHED, FAILED = RoundPhase.PUBLISHED, RoundPhase.FAILED
+
+
+def test_failed_rounds_do_not_count_and_too_many_in_a_row_pause() -> None:
+    settings = RoundSettings(rounds=2, max_failed_rounds=2)
+    progress, course = Progress(), []
+    for phase in (FAILED, PUBLISHED, FAILED, FAILED, FAILED, FAILED, PUBLISHED):
+        progress = progress.after(phase)
+        course.append((progress.published, progress.must_pause(settings), progress.is_finished(settings)))
+    assert course == [
+        (0, False, False),
+        (1, False, False),
+        (1, False, False),
+        (1, True, False),
+        (1, False, False),  # an operator has resumed it: as many attempts again
+        (1, True, False),
+        (2, False, True),
+    ]
+
+
+def test_only_refusals_in_a_row_suspend() -> None:
+    settings, count, course = RoundSettings(max_refused_updates=2), 0, []
+    for used in (False, True, False, False, True):
+        count = refused_updates(count, used=used)
+        course.append(is_to_suspend(settings, count))
+    assert course == [False, False, False, True, False]
+    assert not is_to_suspend(RoundSettings(max_refused_updates=None), 10**6)

@@ -107,7 +107,7 @@ test("of heads that are equally good the phone's own is used", async () => {
   assert.deepEqual(heads.map(({ head }) => head), ["shared", "personalized"]);
   assert.deepEqual([verdict.answer, verdict.source, verdict.score], ["adopted", "personalized", 1]);
   assert.equal(verdict.why, "Your own model: 100 % on 120 holdout windows of 3 classes; the shared model: 100 %");
-  assert.equal(verdict.reason, `personal head of version 3: adopted. ${verdict.why}`);
+  assert.equal(verdict.reason, `personal model of version 3: adopted. ${verdict.why}`);
   assert.ok(verdict.trivial < 0.5);
   const gains = verdict.compared.models.map(({ head, gain }) => [head, gain]);
   assert.deepEqual(gains, [["shared", null], ["personalized", 0]]);
@@ -123,7 +123,7 @@ test("the phone's own head is used where its windows show that it is better, and
   const alone = { ...given, exchange: { ...given.exchange, own: null, version: 4 }, present: structuredClone(verdict.model) };
   const next = await new Learner().choose(alone);
   assert.deepEqual([next.verdict.answer, next.verdict.source, next.verdict.model.version], ["kept", "global", 3]);
-  assert.match(next.verdict.reason, /^shared head of version 4: not adopted \(in use: personal head of version 3\)\. Your/);
+  assert.match(next.verdict.reason, /^shared model of version 4: not adopted \(in use: personal model of version 3\)\. Your/);
   assert.match(next.verdict.why, /^Your own model: 91 % on 120 holdout windows of 3 classes; the shared model: 0 %$/);
 });
 
@@ -229,7 +229,7 @@ test("many windows without labels adapt the shared head, where it and the head w
   };
   const found = await chosen(embeddingsOf(names, CORNERS));
   assert.equal(found.model.head, "adapted");
-  assert.match(found.reason, /^shared head adapted to own windows of version 3: adopted\. .* what the shared head names them$/);
+  assert.match(found.reason, /^shared model adapted to own windows of version 3: adopted\. .* what the shared head names them$/);
   assert.equal((await chosen(embeddingsOf(names.slice(0, 99), CORNERS))).model.head, "shared", "too few");
 });
 

@@ -87,7 +87,7 @@ test("the first sums, the answer, and the heads of versions", async () => {
   const last = await until(() => server.statuses.findLast((said) => said.adoption?.round === 1));
   assert.deepEqual([last.adoption.answer, last.adoption.source], ["adopted", "personalized"]);
   const said = "Your own model: 100 % on 4 holdout windows of 2 classes; the shared model: 100 %";
-  assert.ok(last.adoption.reason.startsWith(`personal head of version 1: adopted. ${said}`), last.adoption.reason);
+  assert.ok(last.adoption.reason.startsWith(`personal model of version 1: adopted. ${said}`), last.adoption.reason);
   assert.equal(server.heard.filter(({ path }) => path === model.url).length, 1);
   assert.equal(server.accepted.length, 1, "a version alone is no reason to send again");
   const numbers = server.statuses.map((said) => said.number);

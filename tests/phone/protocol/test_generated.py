@@ -123,6 +123,7 @@ def is_taken(kind: type[BaseModel], message: dict[str, Any]) -> bool:
 def test_the_generated_file_is_what_the_models_say(tmp_path: Path) -> None:
     made = {tmp_path / "messages.js": generate.GENERATED, tmp_path / "manifest.js": generate.GENERATED_MANIFEST}
     made[tmp_path / "sums.js"] = generate.GENERATED_SUMS
+    made[tmp_path / "labels.js"] = generate.GENERATED_LABELS
     generate.main(*made)
     for path, generated in made.items():
         assert path.read_text(encoding="utf-8") == generated.read_text(encoding="utf-8"), "make messages writes it anew"

@@ -21,20 +21,15 @@ from models import Model, ModelOutput
 from models.registry import MODELS
 from sim.attacks import Attack
 from sim.cli.app import app
-from sim.cli.options import build_experiment
-from sim.data.federated_data import FederatedData
+from sim.data.federated_data import EVERYONE, FederatedData, pooled
 from sim.data.images import IMAGE_SETS, LabelledImages
 from sim.data.images.reader import IMAGENET, PartitionTargets
 from sim.data.partitions import Dirichlet, Natural
-from sim.data.repartition import EVERYONE, current_partition, pooled
+from sim.data.repartition import current_partition
 from sim.data.selection import few_shot, scaled
 from sim.data.sources.images import image_federation
-from sim.errors import RunDirectoryError
-from sim.presets import with_defaults
 from sim.results.run_directory import RunDirectory
-from sim.run import load_data, resolve, run
 from tests.sim.data.images.layouts import grey_png, image_bytes
-from tests.sim.small_runs import needs_fork
 
 WIDTH = 8
 LABELS = ("ground", "red", "green")
@@ -123,53 +118,6 @@ def test_a_folder_of_images_and_masks_is_learnt(folder: Path, tmp_path: Path) ->
     words = ("--partition", "natural", "--plan", str(tmp_path / "run" / "plan.json"), "--model", "segmenter_small")
     refused = sim(folder, tmp_path / "other", *words, sets=larger)
     assert "images of (3, 16, 16) (channels, height, width), fit pad; mask_folder gives (3, 32" in refused.output
-
-
-def played(folder: Path, out: Path, **given: Any) -> list[float]:
-    """Run, or resume, what `sim run` does without its figures; return each round's score."""
-    sets = [f"data.{each}" for each in SETS]
-    options = {
-        **{"data": "mask_folder", "task": "segmentation", "model": "tiny", "partition": "natural", "engine": "serial"},
-        **{"rounds": 2, "epochs": 1, "batch": 8, "lr": 0.02, **given, "set": [*sets, *given.get("set", [])]},
-    }
-    settings = build_experiment(with_defaults(None, options), LABELS, None)
-    run(settings, out, data=load_data(resolve(settings), folder, None, None))
-    rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    return [(row["global"] or {"mean_iou": row["personalization"]["mean_iou"]["mean"]})["mean_iou"] for row in rows]
-
-
-def test_a_run_with_masks_resumes_where_it_stopped(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = played(folder, tmp_path / "whole")
-    monkeypatch.setattr("sim.run.write_results", _interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        played(folder, tmp_path / "parts")
-    monkeypatch.undo()
-    monkeypatch.setitem(MODELS, "tiny", Tiny)
-    lines = (tmp_path / "parts" / "rounds.jsonl").read_text()
-    assert played(folder, tmp_path / "parts") == whole
-    assert (tmp_path / "parts" / "rounds.jsonl").read_text() == lines
-    with pytest.raises(RunDirectoryError, match="holds a run with dataset_options"):
-        played(folder, tmp_path / "parts", set=["data.background=null"])
-
-
-def _interrupted(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.ci
-@needs_fork
-@pytest.mark.parametrize("method", ["fedavg", "fedproto", "centralized"])
-def test_engines_agree_on_what_a_partition_dealt(method: str, folder: Path, tmp_path: Path) -> None:
-    dealt = ["partition.clients=4", "partition.minimum=8", "partition.test=split"]
-    engines = ["serial", "processes", *(["stacked"] if method != "centralized" else [])]
-    scores = [
-        played(folder, tmp_path / engine, engine=engine, method=method, partition="dirichlet", set=dealt)
-        for engine in engines
-    ]
-    for found in scores[1:]:
-        assert found == pytest.approx(scores[0], abs=5e-3)
 
 
 def test_a_task_that_learns_other_targets_is_refused_before_files_are_looked_for(tmp_path: Path) -> None:

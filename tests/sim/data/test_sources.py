@@ -19,9 +19,9 @@ from har_pipeline import Recording, dataset_labels
 from har_pipeline.readers import READERS
 from sim.cli.app import app
 from sim.cli.options import assignments, build_experiment
-from sim.data.federated_data import ClientData, FederatedData
+from sim.data.federated_data import ClientData, FederatedData, pooled
 from sim.data.partitions import class_counts
-from sim.data.repartition import current_partition, pooled
+from sim.data.repartition import current_partition
 from sim.data.selection import keep_known_classes, one_fold, scaled
 from sim.data.sources import get_source, source_names
 from sim.errors import SettingsError

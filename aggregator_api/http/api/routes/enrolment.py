@@ -11,16 +11,15 @@ from aggregator_api.devices import enrolment_tokens
 from aggregator_api.devices.enrolment import Claim, DeviceToken, Enrol, Enrolment, TokenRequest
 from aggregator_api.devices.enrolment_tokens import NewToken
 from aggregator_api.devices.service import DeviceTags, find
-from aggregator_api.federations import service
 from aggregator_api.http.api.middleware.problems import responses
 from aggregator_api.http.dependencies import (
     DatabaseDep,
     DeletionServiceDep,
     DeviceServiceDep,
     EnrolmentServiceDep,
-    FederationName,
     IdentityDep,
     PageDep,
+    PlaceDep,
     TokenId,
     TokenServiceDep,
 )
@@ -74,19 +73,17 @@ def device_token(tokens: TokenServiceDep, request: TokenRequest, response: Respo
 
 @router.get(TOKENS, summary="List the enrolment tokens", responses=responses(404, 422))
 @requires("operator", "read")
-def list_tokens(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[Token]:
+def list_tokens(place: PlaceDep, page: PageDep) -> Page[Token]:
     """List the tokens without their secrets, and who used them."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         return listings.tokens(session, federation, page)
 
 
 @router.post(TOKENS, status_code=201, summary="Make an enrolment token", responses=responses(404, 413, 422))
 @requires("operator")
-def make_token(database: DatabaseDep, identity: IdentityDep, name: str, new: NewToken, response: Response) -> MadeToken:
+def make_token(identity: IdentityDep, place: PlaceDep, new: NewToken, response: Response) -> MadeToken:
     """Make a token that enrols one device, once; the answer is the only place where it is shown."""
-    with database.write() as session:
-        federation = service.get_federation(session, name)
+    with place.write() as (session, federation):
         row, token = enrolment_tokens.make(session, federation, new, identity.public_key)
         audit.mention(f"token {row.id}")
         shown = MadeToken.of(row, token)
@@ -96,10 +93,10 @@ def make_token(database: DatabaseDep, identity: IdentityDep, name: str, new: New
 
 @router.post(TOKENS + "/{token}/revoke", summary="Revoke an enrolment token", responses=responses(404, 422))
 @requires("operator")
-def revoke_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
+def revoke_token(place: PlaceDep, token: TokenId) -> Token:
     """Let a token that was not used let nobody in."""
-    with database.write() as session:
-        row = enrolment_tokens.revoke(session, service.get_federation(session, name), token)
+    with place.write() as (session, federation):
+        row = enrolment_tokens.revoke(session, federation, token)
         audit.mention(f"token {token}")
         return Token.model_validate(row)
 
@@ -108,10 +105,10 @@ def revoke_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
     TOKENS + "/{token}/confirm", summary="Confirm an enrolment token after a restore", responses=responses(404, 422)
 )
 @requires("operator")
-def confirm_token(database: DatabaseDep, name: str, token: TokenId) -> Token:
+def confirm_token(place: PlaceDep, token: TokenId) -> Token:
     """Let a token that a restore without the ledger holds let a device in, as before."""
-    with database.write() as session:
-        row = enrolment_tokens.confirm(session, service.get_federation(session, name), token)
+    with place.write() as (session, federation):
+        row = enrolment_tokens.confirm(session, federation, token)
         audit.mention(f"token {token}")
         return Token.model_validate(row)
 

@@ -19,6 +19,7 @@ from aggregator_api.http.dependencies import (
     FederationName,
     FederationServiceDep,
     PageDep,
+    PlaceDep,
     RoundNumber,
     SettingsServiceDep,
 )
@@ -83,19 +84,18 @@ def listing(database: DatabaseDep, caller: CallerDep, page: PageDep) -> Page[Fed
 
 @router.get("/{name}", summary="Describe a federation", responses=responses(404, 422))
 @requires("operator", "read")
-def detail(database: DatabaseDep, name: FederationName) -> FederationDetail:
+def detail(place: PlaceDep) -> FederationDetail:
     """Tell a federation's plan, its present round and its present model."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         return listings.federation(session, federation)
 
 
 @router.get("/{name}/plan", summary="Get a federation's plan, to simulate it", responses=responses(404, 422))
 @requires("operator", "read")
-def plan(database: DatabaseDep, name: FederationName) -> FederationPlan:
+def plan(place: PlaceDep) -> FederationPlan:
     """Answer with the plan, and the command that simulates the federation; `--plan` reads this answer as it is."""
-    with database.read() as session:
-        return FederationPlan(plan=listings.federation(session, service.get_federation(session, name)).plan)
+    with place.read() as (session, federation):
+        return FederationPlan(plan=listings.federation(session, federation).plan)
 
 
 @router.patch("/{name}", summary="Change a federation's round settings", responses=responses(404, 409, 413, 422))
@@ -150,10 +150,9 @@ progress_router = APIRouter(prefix="/v1/federations/{name}", tags=["progress"], 
 
 @progress_router.get("/rounds", summary="List the rounds")
 @requires("operator", "read")
-def rounds(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[RoundView]:
+def rounds(place: PlaceDep, page: PageDep) -> Page[RoundView]:
     """List the rounds, the first one first."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         return listings.rounds(session, federation, page)
 
 
@@ -178,44 +177,36 @@ def participants(database: DatabaseDep, name: FederationName, number: RoundNumbe
 @progress_router.get("/updates", summary="List the updates")
 @requires("operator", "read")
 def updates(
-    database: DatabaseDep,
-    name: FederationName,
-    page: PageDep,
-    status: Annotated[UpdateStatus | None, Query(description="only these")] = None,
+    place: PlaceDep, page: PageDep, status: Annotated[UpdateStatus | None, Query(description="only these")] = None
 ) -> Page[UpdateView]:
     """List the updates that were accepted, and those excluded or in quarantine with the reason."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         return listings.updates(session, federation, status, page)
 
 
 @progress_router.get("/metrics", summary="List the metrics that devices reported")
 @requires("operator", "read")
 def metrics(
-    database: DatabaseDep,
-    name: FederationName,
+    place: PlaceDep,
     page: PageDep,
     round_number: Annotated[int | None, Query(alias="round", ge=1, le=MAX_ID, description="only this round's")] = None,
 ) -> Page[ReportedMetric]:
     """List what the devices measured themselves, of all rounds or of one."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         return listings.metrics(session, federation, round_number, page)
 
 
 @progress_router.get("/devices", summary="List the devices")
 @requires("operator", "read")
 def devices(
-    database: DatabaseDep,
-    name: FederationName,
+    place: PlaceDep,
     page: PageDep,
     enrolment: Annotated[EnrolmentState | None, Query(description="only these")] = None,
     suspended: Annotated[bool, Query(description="only those that no round invites, for their updates")] = False,
     tag: Annotated[str | None, Query(max_length=64, description="only those in this group")] = None,
 ) -> Page[Device]:
     """List the devices, their last words, their groups and where their enrolment stands."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         return listings.devices(session, federation, DeviceFilter(enrolment, tag, suspended), page)
 
 

@@ -16,7 +16,6 @@ from pydantic import Field
 
 from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import BlobError, NotFoundError, UnavailableError
-from aggregator_api.federations import service
 from aggregator_api.federations.changes import AliasTarget
 from aggregator_api.federations.checkpoints import UploadedCheckpoint
 from aggregator_api.http.api.middleware.problems import responses
@@ -28,8 +27,8 @@ from aggregator_api.http.dependencies import (
     DatabaseDep,
     DeletionServiceDep,
     DownloadsDep,
-    FederationName,
     PageDep,
+    PlaceDep,
     VersionNumber,
 )
 from aggregator_api.http.queries import listings
@@ -122,52 +121,47 @@ router = APIRouter(prefix="/v1/federations/{name}", tags=["models"], responses=r
 
 @router.get("/models", summary="List the model versions")
 @requires("operator", "read")
-def models(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[ModelVersion]:
+def models(place: PlaceDep, page: PageDep) -> Page[ModelVersion]:
     """List the global models; version 0 is the initial one."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         return listings.model_versions(session, federation, page)
 
 
 @router.get("/models/{version}", summary="Describe a model version")
 @requires("operator", "read")
-def model(database: DatabaseDep, name: FederationName, version: VersionNumber) -> ModelVersion:
+def model(place: PlaceDep, version: VersionNumber) -> ModelVersion:
     """Tell which round made a model, where its bytes are, and what names it has."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         return listings.model_version(session, federation, version)
 
 
 @router.delete("/models/{version}", summary="Delete a model version's bytes", responses=responses(409), status_code=200)
 @requires("operator")
-def delete(deletion: DeletionServiceDep, database: DatabaseDep, name: str, version: VersionNumber) -> ModelVersion:
+def delete(deletion: DeletionServiceDep, place: PlaceDep, version: VersionNumber) -> ModelVersion:
     """Serve its bytes no longer, and free them with the next garbage; not the newest, nor one that something needs."""
-    deletion.delete_version(name, version)
-    with database.read() as session:
-        return listings.model_version(session, service.get_federation(session, name), version)
+    deletion.delete_version(place.name, version)
+    with place.read() as (session, federation):
+        return listings.model_version(session, federation, version)
 
 
 @router.get("/aliases", summary="List the models' names")
 @requires("operator", "read")
-def aliases(database: DatabaseDep, name: FederationName) -> list[Alias]:
+def aliases(place: PlaceDep) -> list[Alias]:
     """List the names and what they stand for; there are at most 32."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         return listings.aliases(session, federation)
 
 
 @router.put("/aliases/{alias}", summary="Move a name to a model version", responses=responses(409, 413))
 @requires("operator")
-def move(
-    names: AliasServiceDep, database: DatabaseDep, name: str, alias: AliasName, target: AliasTarget
-) -> ModelVersion:
+def move(names: AliasServiceDep, place: PlaceDep, alias: AliasName, target: AliasTarget) -> ModelVersion:
     """Name a version; the next round starts from `latest`. A name that is there moves only as far as measures allow.
 
     With `force` and a `reason` it moves whatever devices have measured; both are in the journal and the audit.
     """
-    names.move(name, alias, target.version, target.forced)
-    with database.read() as session:
-        return listings.model_version(session, service.get_federation(session, name), target.version)
+    names.move(place.name, alias, target.version, target.forced)
+    with place.read() as (session, federation):
+        return listings.model_version(session, federation, target.version)
 
 
 @router.delete(

@@ -10,9 +10,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from aggregator_api.auth.scopes import anybody, requires
 from aggregator_api.auth.sessions import StreamAccess
-from aggregator_api.federations import service
 from aggregator_api.http.api.middleware.problems import problem, responses
-from aggregator_api.http.dependencies import MAX_ID, DatabaseDep, FederationName, PageDep, ReadinessDep
+from aggregator_api.http.dependencies import MAX_ID, DatabaseDep, PageDep, PlaceDep, ReadinessDep
 from aggregator_api.http.event_feed import EventFeed
 from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.resources import AuditEntry, Event, Health, Page
@@ -76,25 +75,24 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 @requires("operator", "read")
 def follow(
     request: Request,
-    database: DatabaseDep,
-    name: FederationName,
+    place: PlaceDep,
     last_event_id: Annotated[int, Header(ge=0, le=MAX_ID, description="continue after this event")] = 0,
 ) -> StreamingResponse:
     """Send every event after Last-Event-ID, then those to come; without the header, all from the beginning."""
-    with database.read() as session:
-        service.get_federation(session, name)
+    with place.read():  # there must be such a federation
+        pass
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     feed: EventFeed = request.app.state.event_feed
-    stream = feed.stream(name, last_event_id, StreamAccess.of(request))
+    stream = feed.stream(place.name, last_event_id, StreamAccess.of(request))
     return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 
 
 @events_router.get("/journal", summary="List what happened", responses=responses(404, 422))
 @requires("operator", "read")
-def journal(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[Event]:
+def journal(place: PlaceDep, page: PageDep) -> Page[Event]:
     """List the same events in pages."""
-    with database.read() as session:
-        return listings.events(session, service.get_federation(session, name), page)
+    with place.read() as (session, federation):
+        return listings.events(session, federation, page)
 
 
 health_router = APIRouter(tags=["health"])

@@ -7,9 +7,15 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query, Response
 
 from aggregator_api.auth.scopes import requires
-from aggregator_api.federations import service
 from aggregator_api.http.api.middleware.problems import responses
-from aggregator_api.http.dependencies import DatabaseDep, FederationName, PageDep, RolloutNumber, RolloutServiceDep
+from aggregator_api.http.dependencies import (
+    DatabaseDep,
+    FederationName,
+    PageDep,
+    PlaceDep,
+    RolloutNumber,
+    RolloutServiceDep,
+)
 from aggregator_api.http.queries import rollouts as rollout_queries
 from aggregator_api.http.queries.resources import Page
 from aggregator_api.http.queries.rollouts import AnswerName, RolloutDetail, RolloutDevice, RolloutView
@@ -41,10 +47,9 @@ def start(
 
 @router.get("", summary="List the rollouts")
 @requires("operator", "read")
-def listing(database: DatabaseDep, name: FederationName, page: PageDep) -> Page[RolloutView]:
+def listing(place: PlaceDep, page: PageDep) -> Page[RolloutView]:
     """List the rollouts, the first one first."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         return rollout_queries.listing(session, federation, page)
 
 

@@ -28,6 +28,7 @@ from aggregator_api.http.web.forms import (
     checkpoint_fields,
     derived_fields,
     filled,
+    whole_number,
     words_of,
 )
 from aggregator_api.http.web.pages import byte_text, page, part
@@ -177,10 +178,7 @@ def _start(form: Form) -> dict[str, Any] | None:
         if version:
             raise UnprocessableError("start_version: of which federation? Name it, or leave both empty")
         return None
-    try:
-        return {"federation": name, "version": int(version) if version else None}
-    except ValueError as error:
-        raise UnprocessableError(f"start_version: expected a whole number, got {version[:40]!r}") from error
+    return {"federation": name, "version": whole_number(form, "start_version")}
 
 
 def _plan(form: Form) -> dict[str, Any]:

@@ -6,27 +6,23 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth.scopes import requires
-from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.devices import contributions
 from aggregator_api.devices.service import DeviceTags, find
-from aggregator_api.federations import service
-from aggregator_api.http.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep
+from aggregator_api.http.dependencies import DatabaseDep, DeviceServiceDep, FederationName, PageDep, PlaceDep
 from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.devices import activity, history
 from aggregator_api.http.queries.listings import DeviceFilter, EventFilter, PageParams, latest_events
 from aggregator_api.http.queries.resources import Device, EnrolmentState
 from aggregator_api.http.queries.rounds import class_metric_of, metric_of
 from aggregator_api.http.web import views
-from aggregator_api.http.web.forms import FormDep, words_of
+from aggregator_api.http.web.forms import FormDep, pressed, validated, words_of
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.models import DeviceRow, FederationRow
 from federation.protocol.messages import class_score_names
-from gaitway.errors import first_problem
 
 router = APIRouter()
 
@@ -46,35 +42,22 @@ WantedDep = Annotated[DeviceFilter, Depends(_wanted)]
 
 @router.get("/federations/{name}/devices")
 @requires("operator", "read")
-def listing(
-    request: Request,
-    database: DatabaseDep,
-    name: FederationName,
-    cursor: PageDep,
-    wanted: WantedDep,
-) -> Response:
+def listing(request: Request, place: PlaceDep, cursor: PageDep, wanted: WantedDep) -> Response:
     """List the devices, of one enrolment state or group; a whole name leads to its device, a beginning lists them."""
-    with database.read() as session:
-        row = service.get_federation(session, name)
+    with place.read() as (session, row):
         if wanted.find_name and repositories.find_device(session, row, wanted.find_name) is not None:
-            return RedirectResponse(f"/federations/{name}/devices/{wanted.find_name}", 303)
+            return RedirectResponse(f"/federations/{place.name}/devices/{wanted.find_name}", 303)
         shown = _listed(session, row, cursor, wanted)
-    return page(request, "devices.html", federation=name, **shown)
+    return page(request, "devices.html", federation=place.name, **shown)
 
 
 @router.get("/live/federations/{name}/devices")
 @requires("operator", "read")
-def live_listing(
-    request: Request,
-    database: DatabaseDep,
-    name: FederationName,
-    cursor: PageDep,
-    wanted: WantedDep,
-) -> Response:
+def live_listing(request: Request, place: PlaceDep, cursor: PageDep, wanted: WantedDep) -> Response:
     """List them anew."""
-    with database.read() as session:
-        shown = _listed(session, service.get_federation(session, name), cursor, wanted)
-    return part(request, "parts/devices.html", federation=name, **shown)
+    with place.read() as (session, row):
+        shown = _listed(session, row, cursor, wanted)
+    return part(request, "parts/devices.html", federation=place.name, **shown)
 
 
 @router.get("/federations/{name}/devices/{device}")
@@ -96,34 +79,13 @@ def live(request: Request, database: DatabaseDep, name: FederationName, device: 
 
 
 @router.post("/federations/{name}/devices/{device}/approve")
-@requires("operator")
-def approve(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
-    """Let a device in."""
-    devices.approve(name, device)
-    return _back(name, device, form)
-
-
 @router.post("/federations/{name}/devices/{device}/revoke")
-@requires("operator")
-def revoke(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
-    """Put a device out."""
-    devices.revoke(name, device)
-    return _back(name, device, form)
-
-
 @router.post("/federations/{name}/devices/{device}/reinstate")
-@requires("operator")
-def reinstate(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
-    """Lift a device's suspension."""
-    devices.reinstate(name, device)
-    return _back(name, device, form)
-
-
 @router.post("/federations/{name}/devices/{device}/withdraw")
 @requires("operator")
-def withdraw(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
-    """Take a device's sums out of a continuous federation."""
-    devices.withdraw(name, device)
+def act(request: Request, devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
+    """Do what the path ends in: let a device in, put it out, lift its suspension, or take its sums out."""
+    getattr(devices, pressed(request))(name, device)
     return _back(name, device, form)
 
 
@@ -131,11 +93,7 @@ def withdraw(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -
 @requires("operator")
 def set_tags(devices: DeviceServiceDep, name: str, device: str, form: FormDep) -> Response:
     """Put a device into these groups and no others."""
-    try:
-        wanted = DeviceTags.model_validate({"tags": words_of(form.get("tags", ""))})
-    except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True, model=DeviceTags)) from error
-    devices.set_tags(name, device, wanted.tags)
+    devices.set_tags(name, device, validated(DeviceTags, {"tags": words_of(form.get("tags", ""))}).tags)
     return _back(name, device, form)
 
 

@@ -17,23 +17,21 @@ import segno
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from markupsafe import Markup
-from pydantic import ValidationError
 
 from aggregator_api.auth.scopes import requires
 from aggregator_api.core.errors import UnprocessableError
 from aggregator_api.core.ports import is_loopback
 from aggregator_api.core.settings import Settings, is_base_url
 from aggregator_api.devices.enrolment_tokens import NewToken, confirm, make, revoke
-from aggregator_api.federations import programs, service
-from aggregator_api.http.dependencies import DatabaseDep, FederationName, IdentityDep, PageDep, TokenId
+from aggregator_api.federations import programs
+from aggregator_api.http.dependencies import IdentityDep, PageDep, PlaceDep, TokenId
 from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.credentials import MadeToken
 from aggregator_api.http.queries.listings import DeviceFilter, PageParams
-from aggregator_api.http.web.forms import Form, FormDep, words_of
+from aggregator_api.http.web.forms import Form, FormDep, pressed, validated, whole_number, words_of
 from aggregator_api.http.web.pages import page
 from aggregator_api.storage.db import audit
 from federation.protocol.enrolment_uri import EnrolmentUri
-from gaitway.errors import first_problem
 
 router = APIRouter()
 
@@ -43,67 +41,54 @@ LIFETIMES_H = {1: "an hour", 24: "a day", 7 * 24: "a week", 30 * 24: "30 days"}
 
 @router.get("/federations/{name}/enrolment")
 @requires("operator", "read")
-def show(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
+def show(request: Request, place: PlaceDep, cursor: PageDep) -> Response:
     """Show who waits, and the tokens."""
-    with database.read() as session:
-        row = service.get_federation(session, name)
+    with place.read() as (session, row):
         waiting = listings.devices(session, row, DeviceFilter("pending"), PageParams(0, 100))
         tokens = listings.tokens(session, row, cursor)
     found: dict[str, Any] = {"waiting": waiting, "tokens": tokens, "cursor": cursor.cursor, "lifetimes": LIFETIMES_H}
-    return page(request, "enrolment.html", federation=name, **found)
+    return page(request, "enrolment.html", federation=place.name, **found)
 
 
 @router.post("/federations/{name}/enrolment-tokens")
 @requires("operator")
-def make_token(request: Request, database: DatabaseDep, identity: IdentityDep, name: str, form: FormDep) -> Response:
+def make_token(request: Request, identity: IdentityDep, place: PlaceDep, form: FormDep) -> Response:
     """Make a token, and show it once."""
     settings, came_to = request.app.state.runtime.settings, (request.scope.get("server") or ("",))[0]
     server = server_url(settings, str(request.base_url), form.get("server", ""), came_to)
     wanted = _wanted(form)
-    with database.write() as session:
-        federation = service.get_federation(session, name)
+    with place.write() as (session, federation):
         row, token = make(session, federation, wanted, identity.public_key)
         audit.mention(f"token {row.id}")
         made, takes_phones = MadeToken.of(row, token), programs.takes_phones(federation)
-    links = _links(made, name, server)
+    links = _links(made, place.name, server)
     if not request.app.state.runtime.settings.phone_page:
         links["phone"] = ""
-    return page(request, "token.html", federation=name, made=made, server=server, takes_phones=takes_phones, **links)
+    return page(
+        request, "token.html", federation=place.name, made=made, server=server, takes_phones=takes_phones, **links
+    )
 
 
 @router.post("/federations/{name}/enrolment-tokens/{token}/revoke")
-@requires("operator")
-def revoke_token(database: DatabaseDep, name: str, token: TokenId, form: FormDep) -> Response:
-    """Let a token let nobody in."""
-    with database.write() as session:
-        revoke(session, service.get_federation(session, name), token)
-        audit.mention(f"token {token}")
-    return RedirectResponse(f"/federations/{name}/enrolment", 303)
-
-
 @router.post("/federations/{name}/enrolment-tokens/{token}/confirm")
 @requires("operator")
-def confirm_token(database: DatabaseDep, name: str, token: TokenId, form: FormDep) -> Response:
-    """Let a token that a restore holds let a device in."""
-    with database.write() as session:
-        confirm(session, service.get_federation(session, name), token)
+def act(request: Request, place: PlaceDep, token: TokenId, form: FormDep) -> Response:
+    """Do what the path ends in: let a token let nobody in, or let one that a restore holds let a device in."""
+    with place.write() as (session, row):
+        {"revoke": revoke, "confirm": confirm}[pressed(request)](session, row, token)
         audit.mention(f"token {token}")
-    return RedirectResponse(f"/federations/{name}/enrolment", 303)
+    return RedirectResponse(f"/federations/{place.name}/enrolment", 303)
 
 
 def _wanted(form: Form) -> NewToken:
-    try:
-        hours = int(form.get("hours") or 24)
-        return NewToken(
-            device=form.get("device", "").strip() or None,
-            auto_approve=form.get("auto_approve") == "yes",
-            tags=words_of(form.get("tags", "")),
-            lifetime_s=hours * HOUR_S,
-        )
-    except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True, model=NewToken)) from error
-    except ValueError as error:
-        raise UnprocessableError("hours: expected a whole number") from error
+    hours = whole_number(form, "hours")
+    fields = {
+        "device": form.get("device", "").strip() or None,
+        "auto_approve": form.get("auto_approve") == "yes",
+        "tags": words_of(form.get("tags", "")),
+        "lifetime_s": HOUR_S * (24 if hours is None else hours),
+    }
+    return validated(NewToken, fields)
 
 
 def _links(made: MadeToken, name: str, server: str) -> dict[str, Any]:

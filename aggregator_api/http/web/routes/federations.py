@@ -12,14 +12,18 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth.scopes import requires
-from aggregator_api.federations import service
-from aggregator_api.http.dependencies import MAX_ID, DatabaseDep, FederationName, FederationServiceDep, PageDep
+from aggregator_api.http.dependencies import (
+    MAX_ID,
+    FederationServiceDep,
+    PageDep,
+    PlaceDep,
+)
 from aggregator_api.http.queries import listings, rounds
 from aggregator_api.http.queries.listings import EventFilter, PageParams, latest_events
 from aggregator_api.http.queries.resources import SIMULATE, UpdateStatus
 from aggregator_api.http.queries.rounds import metric_of
 from aggregator_api.http.web import views
-from aggregator_api.http.web.forms import FormDep
+from aggregator_api.http.web.forms import FormDep, pressed
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
 from aggregator_api.storage.db.models import FederationRow
@@ -72,116 +76,76 @@ class PagePosition(NamedTuple):
 
 @router.get("/federations/{name}")
 @requires("operator", "read")
-def federation(
-    request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep, before: Before = None
-) -> Response:
+def federation(request: Request, place: PlaceDep, cursor: PageDep, before: Before = None) -> Response:
     """Show a federation; of its rounds those before `before`, of its devices those after the cursor."""
-    with database.read() as session:
-        row = service.get_federation(session, name)
+    with place.read() as (session, row):
         found: dict[str, Any] = {}
         for gather in (_now, _rounds, _grid, _latest):
             found |= gather(session, row, request, PagePosition(cursor.cursor, before))
-    return page(request, "federation.html", federation=name, **found)
+    return page(request, "federation.html", federation=place.name, **found)
 
 
 @router.get("/live/federations/{name}/{shown}")
 @requires("operator", "read")
-def live(
-    request: Request,
-    database: DatabaseDep,
-    name: FederationName,
-    shown: str,
-    cursor: PageDep,
-    before: Before = None,
-) -> Response:
+def live(request: Request, place: PlaceDep, shown: str, cursor: PageDep, before: Before = None) -> Response:
     """Show a part of it anew."""
     gather = _PARTS.get(shown)
-    with database.read() as session:
-        row = service.get_federation(session, name)
+    with place.read() as (session, row):
         if shown == "scores":
             return JSONResponse(views.chart(session, row))
         found = (gather or _now)(session, row, request, PagePosition(cursor.cursor, before))
-    return part(request, f"parts/{shown if gather else NOW}.html", federation=name, **found)
+    return part(request, f"parts/{shown if gather else NOW}.html", federation=place.name, **found)
 
 
 @router.get("/federations/{name}/journal")
 @requires("operator", "read")
-def journal(
-    request: Request, database: DatabaseDep, name: FederationName, narrowed: JournalFilterDep, before: Before = None
-) -> Response:
+def journal(request: Request, place: PlaceDep, narrowed: JournalFilterDep, before: Before = None) -> Response:
     """List what happened, the newest first: of one device, of some kinds, within a time."""
-    with database.read() as session:
-        row = service.get_federation(session, name)
+    with place.read() as (session, row):
         events = latest_events(session, row, views.LISTED + 1, narrowed.wanted(time.time()), before=before)
     shown = events[: views.LISTED]
     following = shown[-1].id if len(events) > views.LISTED else None
     values: dict[str, Any] = {"events": shown, "before": following, "is_first": before is None, "narrowed": narrowed}
-    return page(request, "journal.html", federation=name, subjects=EVENT_SUBJECTS, spans=JOURNAL_SPANS, **values)
+    return page(request, "journal.html", federation=place.name, subjects=EVENT_SUBJECTS, spans=JOURNAL_SPANS, **values)
 
 
 @router.get("/federations/{name}/updates")
 @requires("operator", "read")
-def updates(
-    request: Request,
-    database: DatabaseDep,
-    name: FederationName,
-    cursor: PageDep,
-    status: UpdateStatus = "quarantined",
-) -> Response:
+def updates(request: Request, place: PlaceDep, cursor: PageDep, status: UpdateStatus = "quarantined") -> Response:
     """List the updates of one status, with the reasons."""
-    with database.read() as session:
-        found = listings.updates(
-            session, service.get_federation(session, name), status, cursor._replace(newest_first=True)
-        )
-    return page(request, "updates.html", federation=name, found=found, status_shown=status, cursor=cursor.cursor)
+    with place.read() as (session, row):
+        found = listings.updates(session, row, status, cursor._replace(newest_first=True))
+    return page(request, "updates.html", federation=place.name, found=found, status_shown=status, cursor=cursor.cursor)
 
 
 @router.get("/federations/{name}/plan")
 @requires("operator", "read")
-def plan(request: Request, database: DatabaseDep, name: FederationName) -> Response:
+def plan(request: Request, place: PlaceDep) -> Response:
     """Show the plan, and the command that simulates it."""
-    with database.read() as session:
-        detail = listings.federation(session, service.get_federation(session, name))
+    with place.read() as (session, row):
+        detail = listings.federation(session, row)
     text = json.dumps(detail.plan.model_dump(mode="json"), indent=2, ensure_ascii=False)
-    return page(request, "plan.html", federation=name, detail=detail, plan_text=text, simulate=SIMULATE)
+    return page(request, "plan.html", federation=place.name, detail=detail, plan_text=text, simulate=SIMULATE)
 
 
 @router.get("/federations/{name}/plan.json")
 @requires("operator", "read")
-def plan_file(database: DatabaseDep, name: FederationName) -> Response:
+def plan_file(place: PlaceDep) -> Response:
     """Send the plan as the file that `--plan` reads."""
-    with database.read() as session:
-        detail = listings.federation(session, service.get_federation(session, name))
+    with place.read() as (session, row):
+        detail = listings.federation(session, row)
     text = detail.plan.model_dump_json(indent=2)
     headers = {"Content-Disposition": 'attachment; filename="plan.json"'}
     return Response(text, media_type="application/json", headers=headers)
 
 
 @router.post("/federations/{name}/pause")
-@requires("operator")
-def pause(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
-    """Let no further round begin or close."""
-    federations.pause(name)
-    return _back(name)
-
-
 @router.post("/federations/{name}/resume")
-@requires("operator")
-def resume(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
-    """Resume a paused federation."""
-    federations.resume(name)
-    return _back(name)
-
-
 @router.post("/federations/{name}/stop")
 @requires("operator")
-def stop(federations: FederationServiceDep, name: str, form: FormDep) -> Response:
-    """End a federation for good."""
-    federations.stop(name)
-    return _back(name)
-
-
-def _back(name: str) -> Response:
+def act(request: Request, federations: FederationServiceDep, name: str, form: FormDep) -> Response:
+    """Do what the path ends in: let no further round begin or close, resume, or end the federation for good."""
+    getattr(federations, pressed(request))(name)
     return RedirectResponse(f"/federations/{name}", 303)
 
 

@@ -14,7 +14,7 @@ from aggregator_api.auth.scopes import requires
 from aggregator_api.auth.sessions import StreamAccess
 from aggregator_api.core.errors import ForbiddenError, UnprocessableError
 from aggregator_api.federations import service
-from aggregator_api.http.dependencies import CallerDep, DatabaseDep, FederationName, PageDep, ReadinessDep
+from aggregator_api.http.dependencies import CallerDep, DatabaseDep, PageDep, PlaceDep, ReadinessDep
 from aggregator_api.http.event_feed import ALL, EventFeed
 from aggregator_api.http.queries import listings
 from aggregator_api.http.queries.comparisons import MAX_COMPARED, ComparedFederation, compared, paired
@@ -98,11 +98,11 @@ async def everywhere(request: Request, caller: CallerDep) -> StreamingResponse:
 
 @live_router.get("/federations/{name}/events")
 @requires("operator", "read")
-def of_federation(request: Request, database: DatabaseDep, name: FederationName) -> StreamingResponse:
+def of_federation(request: Request, place: PlaceDep) -> StreamingResponse:
     """Follow one federation."""
-    with database.read() as session:
-        service.get_federation(session, name)
-    return _stream(request, name)
+    with place.read():  # there must be such a federation
+        pass
+    return _stream(request, place.name)
 
 
 def _stream(request: Request, name: str) -> StreamingResponse:

@@ -24,13 +24,14 @@ from aggregator_api.http.dependencies import (
     DatabaseDep,
     FederationName,
     PageDep,
+    PlaceDep,
     VersionNumber,
 )
 from aggregator_api.http.queries import listings, rounds
 from aggregator_api.http.queries.comparisons import difference
 from aggregator_api.http.queries.rounds import class_metric_of, metric_of
 from aggregator_api.http.web import views
-from aggregator_api.http.web.forms import Form, FormDep
+from aggregator_api.http.web.forms import Form, FormDep, validated, whole_number
 from aggregator_api.http.web.pages import page
 from aggregator_api.rollouts import promotion, release_steps, transitions
 from aggregator_api.rollouts.release_steps import ReleaseGate, ReleaseStep, given_versions
@@ -39,7 +40,6 @@ from aggregator_api.storage.blobs import BlobStore
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import FederationRow, ModelVersionRow
-from gaitway.errors import first_problem
 
 router = APIRouter()
 
@@ -71,22 +71,18 @@ class ReleasePage(NamedTuple):
 
 @router.get("/federations/{name}/models/{version}/promote")
 @requires("operator", "read")
-def promote(request: Request, database: DatabaseDep, name: FederationName, version: VersionNumber) -> Response:
+def promote(request: Request, place: PlaceDep, version: VersionNumber) -> Response:
     """Show what promoting a version means: the name `stable` moves to it."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         row = repositories.version_of(session, federation, version)
         return _page(request, session, federation, row, _promotion(session, federation, row))
 
 
 @router.get("/federations/{name}/models/{version}/roll-out")
 @requires("operator", "read")
-def roll_out(
-    request: Request, database: DatabaseDep, name: FederationName, version: VersionNumber, schedule: ScheduleName = ""
-) -> Response:
+def roll_out(request: Request, place: PlaceDep, version: VersionNumber, schedule: ScheduleName = "") -> Response:
     """Show what rolling a version out means: devices get it, wave after wave."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         row = repositories.version_of(session, federation, version)
         chosen = schedule if schedule in (*SCHEDULES, OWN) else schedule_of(transitions.settings_of(federation)) or OWN
         shown = _rollout(session, federation, row, chosen)
@@ -96,10 +92,9 @@ def roll_out(
 
 @router.get("/federations/{name}/models/{version}/roll-back")
 @requires("operator", "read")
-def roll_back(request: Request, database: DatabaseDep, name: FederationName, version: VersionNumber) -> Response:
+def roll_back(request: Request, place: PlaceDep, version: VersionNumber) -> Response:
     """Show what rolling back means: devices leave the version, or rounds go on from an earlier one."""
-    with database.read() as session:
-        federation = service.get_federation(session, name)
+    with place.read() as (session, federation):
         row = repositories.version_of(session, federation, version)
         shown = _withdrawal(session, federation, row) or _earlier(session, federation, row)
         return _page(request, session, federation, row, shown)
@@ -214,10 +209,9 @@ _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
 
 @models_router.get("/federations/{name}/models")
 @requires("operator", "read")
-def listing(request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep) -> Response:
+def listing(request: Request, place: PlaceDep, cursor: PageDep) -> Response:
     """List the versions and names."""
-    with database.read() as session:
-        row = service.get_federation(session, name)
+    with place.read() as (session, row):
         page_params = cursor._replace(newest_first=True)
         found = listings.model_versions(session, row, page_params)
         aliases = listings.aliases(session, row)
@@ -229,7 +223,7 @@ def listing(request: Request, database: DatabaseDep, name: FederationName, curso
     shown |= {"metric": metric, "score_text": views.score_text, "can_make_onnx": exports.can_make_onnx()}
     shown |= {"fixed": fixed}
     shown |= {"given": given, "newest": newest}
-    return page(request, "models.html", federation=name, stable_note=note, regression=regression, **shown)
+    return page(request, "models.html", federation=place.name, stable_note=note, regression=regression, **shown)
 
 
 @models_router.get("/federations/{name}/models/{version}/checkpoint")
@@ -248,21 +242,16 @@ def onnx(database: DatabaseDep, blobs: BlobStoreDep, name: FederationName, versi
 
 @models_router.post("/federations/{name}/aliases")
 @requires("operator")
-def move(names: AliasServiceDep, database: DatabaseDep, name: FederationName, form: FormDep) -> Response:
+def move(names: AliasServiceDep, place: PlaceDep, form: FormDep) -> Response:
     """Let a name stand for a version; a new one is made. What was compared must still be what the name stands for."""
     alias = _alias(form.get("alias", "").strip())
-    try:
-        fields = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
-        target = AliasTarget.model_validate({"version": int(form.get("version", "")), **fields})
-    except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True, model=AliasTarget)) from error
-    except ValueError as error:
-        raise UnprocessableError("version: expected a whole number") from error
-    with database.read() as session:
-        present = promotion.named_version(session, service.get_federation(session, name), alias)
+    fields = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
+    target = validated(AliasTarget, {"version": whole_number(form, "version"), **fields})
+    with place.read() as (session, row):
+        present = promotion.named_version(session, row, alias)
         refuse_changed(form, alias, present)
-    names.move(name, alias, target.version, target.forced)
-    return RedirectResponse(f"/federations/{name}/models", 303)
+    names.move(place.name, alias, target.version, target.forced)
+    return RedirectResponse(f"/federations/{place.name}/models", 303)
 
 
 @models_router.post("/federations/{name}/aliases/{alias}/delete")

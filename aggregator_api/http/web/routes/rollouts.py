@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth.scopes import requires
@@ -18,6 +17,7 @@ from aggregator_api.http.dependencies import (
     DatabaseDep,
     FederationName,
     PageDep,
+    PlaceDep,
     RolloutNumber,
     RolloutServiceDep,
     SettingsServiceDep,
@@ -28,16 +28,21 @@ from aggregator_api.http.queries.listings import EventFilter, PageParams, latest
 from aggregator_api.http.queries.rollouts import AnswerName
 from aggregator_api.http.queries.rounds import metric_of
 from aggregator_api.http.web import views
-from aggregator_api.http.web.forms import FormDep
+from aggregator_api.http.web.forms import FormDep, pressed, validated, whole_number
 from aggregator_api.http.web.pages import page, part
 from aggregator_api.http.web.routes.releases import OWN, refuse_changed
 from aggregator_api.rollouts.release_steps import present_version
-from aggregator_api.rollouts.service import SCHEDULES, NewRollout, get_rollout, release_settings, schedule_of
+from aggregator_api.rollouts.service import (
+    SCHEDULES,
+    NewRollout,
+    get_rollout,
+    release_settings,
+    schedule_of,
+)
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.event_kinds import EVENT_KINDS
 from aggregator_api.storage.db.models import FederationRow
 from federation.rounds.rollout import RolloutPhase
-from gaitway.errors import first_problem
 
 router = APIRouter()
 
@@ -59,67 +64,47 @@ MODES = {
 
 @router.get("/federations/{name}/rollouts")
 @requires("operator", "read")
-def listing(
-    request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep, before: Before = None
-) -> Response:
+def listing(request: Request, place: PlaceDep, cursor: PageDep, before: Before = None) -> Response:
     """List the rollouts, how models are released, and what happened to versions (before that event)."""
-    with database.read() as session:
-        row = service.get_federation(session, name)
+    with place.read() as (session, row):
         shown = {**_listed(session, row, cursor), **_timeline(session, row, before)}
         detail = listings.federation(session, row)
         newest = detail.model.version
     shown |= {"settings": detail.plan.rollout, "modes": MODES, "schedules": SCHEDULES, "newest": newest}
     shown |= {"schedule": schedule_of(detail.plan.rollout) or OWN, "own": OWN, "before": before}
-    return page(request, "rollouts.html", federation=name, **shown)
+    return page(request, "rollouts.html", federation=place.name, **shown)
 
 
 @router.get("/live/federations/{name}/rollouts")
 @requires("operator", "read")
-def live_listing(
-    request: Request, database: DatabaseDep, name: FederationName, cursor: PageDep, before: Before = None
-) -> Response:
+def live_listing(request: Request, place: PlaceDep, cursor: PageDep, before: Before = None) -> Response:
     """List them anew."""
-    with database.read() as session:
-        row = service.get_federation(session, name)
+    with place.read() as (session, row):
         shown = {**_listed(session, row, cursor), **_timeline(session, row, before)}
-    return part(request, "parts/rollouts.html", federation=name, before=before, **shown)
+    return part(request, "parts/rollouts.html", federation=place.name, before=before, **shown)
 
 
 @router.post("/federations/{name}")
 @requires("operator")
 def change(settings: SettingsServiceDep, name: FederationName, form: FormDep) -> Response:
     """Change how the federation releases its models."""
-    mode, schedule = form.get("mode", ""), form.get("schedule", "")
-    try:
-        wanted = {"mode": mode} if schedule == OWN else release_settings(mode, schedule)
-        settings.change(name, FederationChanges.model_validate({"rollout": wanted}))
-    except KeyError as error:
-        raise _unknown_schedule(schedule) from error
-    except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True, model=FederationChanges)) from error
+    mode, schedule = form.get("mode", ""), _schedule(form.get("schedule", ""))
+    wanted = {"mode": mode} if schedule == OWN else release_settings(mode, schedule)
+    settings.change(name, validated(FederationChanges, {"rollout": wanted}))
     return RedirectResponse(f"/federations/{name}/rollouts", 303)
 
 
 @router.post("/federations/{name}/rollouts")
 @requires("operator")
-def start(rollouts: RolloutServiceDep, database: DatabaseDep, name: FederationName, form: FormDep) -> Response:
+def start(rollouts: RolloutServiceDep, place: PlaceDep, form: FormDep) -> Response:
     """Begin to release a version, by a schedule of waves where one is chosen."""
-    chosen = form.get("schedule", "") or OWN
-    if chosen not in (OWN, *SCHEDULES):
-        raise _unknown_schedule(chosen)
-    schedule = SCHEDULES.get(chosen)
+    schedule = SCHEDULES.get(_schedule(form.get("schedule", "") or OWN))
     waves = {} if schedule is None else {"waves": schedule.waves, "soak_s": schedule.soak_s}
-    with database.read() as session:
-        refuse_changed(form, "what devices use", present_version(session, service.get_federation(session, name)))
-    try:
-        version = int(form["version"]) if form.get("version", "").strip() else None
-        fields = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
-        wanted = NewRollout.model_validate({"version": version, **fields, **waves})
-    except ValidationError as error:
-        raise UnprocessableError(first_problem(error, input_shown=True, model=NewRollout)) from error
-    except ValueError as error:
-        raise UnprocessableError("version: expected a whole number, or nothing for the newest") from error
-    return _to(name, rollouts.start(name, wanted))
+    with place.read() as (session, row):
+        refuse_changed(form, "what devices use", present_version(session, row))
+    fields = {"force": bool(form.get("force")), "reason": form.get("reason", "")}
+    wanted = validated(NewRollout, {"version": whole_number(form, "version"), **fields, **waves})
+    return _to(place.name, rollouts.start(place.name, wanted))
 
 
 @router.get("/federations/{name}/rollouts/{number}")
@@ -160,31 +145,19 @@ def live_waves(
 
 
 @router.post("/federations/{name}/rollouts/{number}/pause")
-@requires("operator")
-def pause(rollouts: RolloutServiceDep, name: str, number: RolloutNumber, form: FormDep) -> Response:
-    """Let no further wave begin."""
-    rollouts.pause(name, number)
-    return _to(name, number)
-
-
 @router.post("/federations/{name}/rollouts/{number}/resume")
-@requires("operator")
-def resume(rollouts: RolloutServiceDep, name: str, number: RolloutNumber, form: FormDep) -> Response:
-    """Go on with it."""
-    rollouts.resume(name, number)
-    return _to(name, number)
-
-
 @router.post("/federations/{name}/rollouts/{number}/halt")
 @requires("operator")
-def halt(rollouts: RolloutServiceDep, name: str, number: RolloutNumber, form: FormDep) -> Response:
-    """Halt it, or take a completed one back."""
-    rollouts.halt(name, number)
+def act(request: Request, rollouts: RolloutServiceDep, name: str, number: RolloutNumber, form: FormDep) -> Response:
+    """Do what the path ends in: let no further wave begin, resume, or halt it, also a completed one."""
+    getattr(rollouts, pressed(request))(name, number)
     return _to(name, number)
 
 
-def _unknown_schedule(name: str) -> UnprocessableError:
-    return UnprocessableError(f"schedule: {name[:40]!r} is none of {', '.join((*SCHEDULES, OWN))}")
+def _schedule(name: str) -> str:
+    if name not in (*SCHEDULES, OWN):
+        raise UnprocessableError(f"schedule: {name[:40]!r} is none of {', '.join((*SCHEDULES, OWN))}")
+    return name
 
 
 def _to(name: str, number: int) -> Response:

@@ -8,11 +8,6 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from edge_agent.storage.state_store import StateStore
-from edge_agent.training.job import CHECKPOINTS
-from federation import wire
-from har_pipeline import ClientWindows
-from tests.edge_agent.reference import assert_same
 from tests.edge_agent.supervised import BUSY_S, GOOD, SupervisedDevice, run, until
 
 pytestmark = pytest.mark.ci
@@ -51,34 +46,3 @@ def test_a_device_that_nobody_has_invited_says_that_it_would_not_train(supervise
         until(lambda: not supervised_device.status_says("It would not train now"))
 
     run(supervised_device.supervisor, play)
-
-
-@pytest.mark.slow
-@pytest.mark.service
-@pytest.mark.parametrize("supervised_device", [60], indirect=True)
-def test_real_training_is_stopped_and_goes_on_to_the_same_bits(
-    supervised_device: SupervisedDevice, prepared: ClientWindows
-) -> None:
-    folder, federation = supervised_device.folder, supervised_device.federation
-
-    def play() -> None:
-        first = supervised_device.invite()
-        until(lambda: list((folder / CHECKPOINTS).glob("*")))
-        assert first.nice() == min(psutil.Process().nice() + 10, 19)
-        assert first.rlimit(psutil.RLIMIT_DATA)[0] == 1024 << 20
-        supervised_device.machine.found = replace(GOOD, charging=False)
-        until(lambda: not first.is_running())
-        until(lambda: supervised_device.status_says("not training for round 1: it is not charging"))
-        assert list((folder / CHECKPOINTS).glob("*"))
-        supervised_device.machine.found = GOOD
-        store = StateStore(folder)
-        until(store.outbox, 120.0)
-        store.close()
-
-    run(supervised_device.supervisor, play)
-    store = StateStore(folder)
-    (update,) = store.outbox().values()
-    store.close()
-    expected = federation.round(federation.joined, prepared, 1)
-    assert_same(wire.decode(update.read_bytes(), limit_bytes=1 << 24), expected.upload)
-    assert not (folder / CHECKPOINTS).exists()

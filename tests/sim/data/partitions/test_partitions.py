@@ -21,6 +21,7 @@ from sim.data.partitions import (
     partition_from_json,
     partition_to_json,
 )
+from sim.data.partitions.partition import apportion, thinned
 from sim.errors import SettingsError
 from tests.sim.data.partitions.pools import pool
 
@@ -262,3 +263,76 @@ def test_a_power_laws_clients_have_the_dirichlet_distributions_moments() -> None
     assert set(table.sum(1)) == {100}
     assert (table / 100).var() == pytest.approx((classes - 1) / (classes**2 * (classes * alpha + 1)), rel=0.1)
     assert PowerLaw(clients=400).counts(np.full(classes, 400), 0).sum(0).tolist() == [400] * classes, "all are dealt"
+
+
+@given(
+    total=st.integers(0, 1000),
+    weights=st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=20),
+    at_least=st.integers(0, 3),
+)
+@settings(deadline=None)
+def test_apportioned_parts_sum_and_stay_near_their_quota(total: int, weights: list[float], at_least: int) -> None:
+    parts = apportion(total, weights, at_least)
+    assert parts.min() >= 0
+    assert np.all(parts[np.array(weights) == 0] == 0)
+    assert parts.sum() == (total if sum(weights) else 0)
+    if at_least == 0 and sum(weights):
+        assert np.all(np.abs(parts - total * np.array(weights) / sum(weights)) < 1 + 1e-6)
+
+
+def test_apportion_by_hand() -> None:
+    assert apportion(10, [47, 16, 16, 21]).tolist() == [5, 2, 1, 2]  # quotas 4.7 1.6 1.6 2.1
+    assert apportion(6, [1000, 1, 0], at_least=1).tolist() == [5, 1, 0]
+    assert apportion(1, [3, 4], at_least=1).tolist() == [0, 1]  # not enough for everybody
+    assert thinned(np.array([30, 10]), 4).tolist() == [3, 1]
+    assert thinned(np.array([30, 10]), None).tolist() == [30, 10]
+
+
+@pytest.mark.parametrize(
+    ("description", "words"),
+    [
+        ({"kind": "dirichlett"}, "did you mean 'dirichlet'"),
+        ({"kind": "dirichlet", "alhpa": 1}, "option of the partition dirichlet 'alhpa'.*did you mean 'alpha'"),
+        ({"kind": "dirichlet", "alpha": "small"}, r"dirichlet: alpha: .*\(came: 'small'\)"),
+        ({"kind": "dirichlet", "alpha": 0}, "alpha is 0"),
+        ({"kind": "dirichlet", "axis": "row"}, r"axis: .*\(came: 'row'\)"),
+        ({"kind": "shards", "sigma": 11}, "sigma is 11"),
+        ({"kind": "power_law", "gamma": 0}, "gamma is 0"),
+        ({"kind": "power_law", "alpha": 0}, "power_law: alpha is 0"),
+        ({"kind": "n_way", "ways": 0}, "ways is 0"),
+        ({"kind": "equal", "clients": 0}, "clients is 0"),
+        ({"kind": "equal", "test_share": 1}, "test_share is 1"),
+        ({}, "unknown partition ''"),
+    ],
+)
+def test_wrong_options_are_explained(description: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        partition_from_json(description)
+
+
+@pytest.mark.parametrize(
+    ("partition", "words"),
+    [
+        (Dirichlet(clients=400), "3000 examples|2[0-9]+ examples for 400 clients"),
+        (Dirichlet(clients=100, alpha=0.001), "none of 1000 draws"),
+        (Shards(clients=4000), "want 5 examples each of class 0"),
+        (Shards(clients=10, classes=5), "5 classes a client, but the data have 4"),
+        (PowerLaw(clients=1501), "3000 examples for 1501 clients, who need one to train and one to be tested on"),
+        (NWay(clients=100), "of class .*take fewer clients or a smaller shots"),
+        (NWay(clients=6, shots=10, test_shots=100), "take fewer clients or a smaller test_shots"),
+        (Natural(clients=8), "the data have 7"),
+        (Natural(minimum=10_000), "no client has 10000"),
+    ],
+)
+def test_what_cannot_be_divided_is_explained(partition: Partition, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        partition.divide(pool(), 0)
+
+
+def test_data_without_a_test_part_or_clients_say_what_to_do() -> None:
+    y = np.repeat([0, 1], 20)
+    bare = Pool(y, 2, np.ones(40, bool))
+    with pytest.raises(SettingsError, match='set test="split"'):
+        Equal(clients=2).divide(bare, 0)
+    with pytest.raises(SettingsError, match="take another partition"):
+        Natural().divide(bare, 0)

@@ -50,22 +50,89 @@ export function figures(pairs) {
 }
 
 /**
+ * A section with a title.
+ * @param {string} title @param {...(Child | Child[])} children
+ */
+export function card(title, ...children) {
+  const id = `h-${title.toLowerCase().replace(/[^a-z]+/g, "-")}`;
+  return element("section", { class: "card stack", "aria-labelledby": id }, element("h2", { id }, title), ...children);
+}
+
+/** A sentence, and what else is to be said of it. @param {...string} sentences */
+export function explained(...sentences) {
+  const [words, ...more] = sentences;
+  const details = more.filter(Boolean).map((each) => element("p", { class: "quiet" }, each));
+  const root = element("div", {}, element("p", { class: "quiet" }, words));
+  if (details.length) root.append(element("details", {}, element("summary", {}, "Learn more"), ...details));
+  return root;
+}
+
+/** Only where they are others: a screen reader says each once. @param {Element} place @param {string} words */
+export function tell(place, words) {
+  if (place.textContent !== words) place.textContent = words;
+}
+
+/**
+ * Do again only when what is compared, as JSON, has changed.
+ * @template T @param {(found: T) => unknown} compared @param {(found: T) => void} draw @returns {(found: T) => void}
+ */
+export function whenChanged(compared, draw) {
+  let before = "";
+  return (found) => {
+    const now = JSON.stringify(compared(found));
+    if (now === before) return;
+    before = now;
+    draw(found);
+  };
+}
+
+/**
+ * Do something now, and again and again while the page is seen: what is slow never overtakes itself.
+ * @param {() => Promise<unknown>} refresh @param {number} pauseMs @returns {() => void} what ends it
+ */
+export function follow(refresh, pauseMs) {
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  let isOver = false;
+  const turn = async () => {
+    if (!document.hidden) await refresh().catch((error) => console.info(error)); // the next one says so too
+    if (!isOver) timer = setTimeout(turn, pauseMs);
+  };
+  void turn();
+  return () => {
+    isOver = true;
+    clearTimeout(timer);
+  };
+}
+
+/** A place for what went wrong. */
+export const problemPlace = () => element("p", { class: "problem", role: "alert", hidden: true });
+
+/**
+ * Do what may fail: what went wrong is said.
+ * @param {HTMLElement} problem @param {() => unknown} work @returns {Promise<void>}
+ */
+export async function attempt(problem, work) {
+  problem.hidden = true;
+  try {
+    await work();
+  } catch (error) {
+    console.info(error);
+    problem.textContent = error instanceof Error ? error.message : String(error);
+    problem.hidden = false;
+  }
+}
+
+/**
  * A button whose work may fail: it is not pressed twice, and what went wrong is said below it.
  * @param {string} words @param {() => unknown} work @param {Attributes} [attributes]
  */
 export function action(words, work, attributes = {}) {
-  const problem = element("p", { class: "problem", role: "alert", hidden: true });
+  const problem = problemPlace();
   const button = element("button", { type: "button", ...attributes, onclick: press }, words);
   async function press() {
     button.disabled = true;
-    problem.hidden = true;
-    try {
-      await work();
-    } catch (error) {
-      console.info(error);
-      problem.textContent = error instanceof Error ? error.message : String(error);
-      problem.hidden = false;
-    }
+    await attempt(problem, work);
     button.disabled = false;
   }
   return element("div", { class: "action" }, button, problem);
@@ -98,6 +165,11 @@ export function bytesIn(bytes) {
 /** @param {number} ms Unix time */
 export function clock(ms) {
   return new Date(ms).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+}
+
+/** Hours and minutes, as a field takes them. @param {number} ms Unix time */
+export function minuteClock(ms) {
+  return clock(ms).slice(0, 5);
 }
 
 /** The time of day, and which day where that is another than today. @param {number} ms Unix time */

@@ -1,6 +1,6 @@
 /** Labels and sentences as people read them. */
 
-import { SPELLED_OUT } from "./protocol/messages.generated.js";
+import { SPELLED_OUT } from "./labels.generated.js";
 
 /** A label as people read it: stairs_up is 'stairs up', and so is MotionSense's ups. @param {string} label */
 export function labelText(label) {
@@ -13,3 +13,8 @@ export function labelText(label) {
 export function capital(words) {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
+
+const COLOURS = 8;
+
+/** The class with a label's colour. @param {string} label @param {readonly string[]} labels of the federation */
+export const classOf = (label, labels) => `class-${(labels.indexOf(label) + COLOURS) % COLOURS}`;
