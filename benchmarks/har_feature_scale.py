@@ -17,7 +17,7 @@ import torch
 import har_pipeline
 from export.gates import generated_windows
 from models.har_features import FEATURES, HarFeatures
-from models.layers.minirocket import DILATIONS, LENGTH, MAX_FEATURES, WINDOW, channels_of, kernel, position, quantile
+from models.minirocket import DILATIONS, LENGTH, MAX_FEATURES, WINDOW, channels_of, kernel, position, quantile
 
 SETS = ("motionsense", "ucihar", "spsw")
 BATCH = 1024

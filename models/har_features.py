@@ -8,7 +8,7 @@ less the mean of the part. The other 93 depend on the axes: the same eleven numb
 (12), 15 correlations. All but the correlations as sign · log(1 + |·|), then (h − μ) / σ, clipped to ±4, by constants
 that ship (`models.har_feature_scale`): federated ones would take a round more.
 
-Behind them are `features` of MiniRocket (`models.layers.minirocket`), or, in plans written before them, `cosines`: the
+Behind them are `features` of MiniRocket (`models.minirocket`), or, in plans written before them, `cosines`: the
 lift 2 cos(z R + b) is random Fourier features of a Gaussian kernel (A. Rahimi, B. Recht: Random Features for
 Large-Scale Kernel Machines, NIPS 2007), R ∈ N(0, 1/F), b ∈ U(0, 2π), of a seed: every client has the same. Half of
 either kind don't depend on the axes. A head on those columns serves a phone that lies in any direction; it's solved of
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from models.errors import OptionError
 from models.har_feature_scale import MEAN, STD
-from models.layers.minirocket import MAX_FEATURES, OF_ACCELERATION, MiniRocket
+from models.minirocket import MAX_FEATURES, OF_ACCELERATION, MiniRocket
 from models.model import Model, ModelOutput
 
 WINDOW, BINS, AXES = 128, 8, 3

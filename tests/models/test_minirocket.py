@@ -12,7 +12,7 @@ import torch
 
 from export.gates import generated_windows
 from models.har_feature_scale import BIASES
-from models.layers.minirocket import MAX_FEATURES, MiniRocket, channels_of, kernel, position, quantile
+from models.minirocket import MAX_FEATURES, MiniRocket, channels_of, kernel, position, quantile
 
 SAMPLES = 128
 
