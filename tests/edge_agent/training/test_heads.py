@@ -274,7 +274,7 @@ def test_the_winner_is_served_and_said_in_words_with_every_heads_numbers(
     assert verdict.answer == "adopted", verdict.reason
     with closing(StateStore(device)) as store:
         ModelRegistry(store).commit(verdict)
-        assert "head" in describe_served(store)
+        assert "model" in describe_served(store)
         rows = summary(store, DEVICE)["compared"]["models"]
         assert {row["head"] for row in rows} == NAMES
         assert [row["in_use"] for row in rows].count(True) == 1
