@@ -27,7 +27,7 @@ from export.gates import (
     score_of,
 )
 from export.graph import ExportModule, float32_graph, int8_graph, ready_graph, with_weights
-from export.runtime import GateError, InputError, ModelMetadata, Session
+from export.runtime import EMBEDDING_COLUMNS, GateError, InputError, ModelMetadata, Session
 from federation.errors import SettingsError
 from federation.tasks import task_from_json
 from federation.tasks.task import Task
@@ -239,12 +239,9 @@ def metadata_of(info: CheckpointInfo) -> ModelMetadata:
 
 
 def with_columns(metadata: ModelMetadata, module: nn.Module) -> ModelMetadata:
-    """Say which columns of the embedding do not depend on how the phone lies, where the network says it."""
-    return replace(
-        metadata,
-        orientation_free_columns=tuple(getattr(module, "orientation_free_columns", ())),
-        gravity_columns=tuple(getattr(module, "gravity_columns", ())),
-    )
+    """Say which columns of the embedding don't depend on how the phone lies or on a gyroscope, if the network does."""
+    columns: dict[str, Any] = {name: tuple(getattr(module, name, ())) for name in EMBEDDING_COLUMNS}
+    return replace(metadata, **columns)
 
 
 def _task_of(metadata: ModelMetadata) -> Task:

@@ -26,11 +26,11 @@ from gaitway.tasks import DEFAULT_TASK, TASKS, TargetKind, TaskDefinition, task_
 SCHEMA = "gaitway-model/1"
 _KINDS: dict[str, Any] = {
     "labels": list, "input": dict, "round": int, "scores": dict, "versions": dict, "task": dict,
-    "orientation_free_columns": list, "gravity_columns": list,
+    "orientation_free_columns": list, "gravity_columns": list, "acceleration_columns": list,
 }  # fmt: skip
 """Of the JSON values in a file; the others are strings."""
-_COLUMNS = ("orientation_free_columns", "gravity_columns")
-_OPTIONAL_FIELDS = frozenset({"task", *_COLUMNS})
+EMBEDDING_COLUMNS = ("orientation_free_columns", "gravity_columns", "acceleration_columns")
+_OPTIONAL_FIELDS = frozenset({"task", *EMBEDDING_COLUMNS})
 """What files of the first releases do not have; the default is what they meant."""
 _OUTPUTS = ("logits", "embedding")
 LOAD_ERRORS = (
@@ -78,6 +78,7 @@ class ModelMetadata:
     task: dict[str, Any] = field(default_factory=lambda: {"name": DEFAULT_TASK.name})
     orientation_free_columns: tuple[int, ...] = ()
     gravity_columns: tuple[int, ...] = ()
+    acceleration_columns: tuple[int, ...] = ()
 
     @property
     def segments(self) -> bool:
@@ -123,14 +124,14 @@ class ModelMetadata:
             taken = InputSpec.from_json(values["input"])
         except InputSpecError as error:
             raise ModelFileError(f"metadata: {error}") from None
-        listed = {name: tuple(values[name]) for name in ("labels", *_COLUMNS) if name in values}
+        listed = {name: tuple(values[name]) for name in ("labels", *EMBEDDING_COLUMNS) if name in values}
         metadata = cls(**(values | listed | {"input": taken}))
         metadata.check()
         return metadata
 
     def check(self) -> None:
         """Raise ModelFileError where labels are fewer than the task has, or input or task are none that a model has."""
-        for name in _COLUMNS:
+        for name in EMBEDDING_COLUMNS:
             columns = getattr(self, name)
             _require(all(type(column) is int and column >= 0 for column in columns), name, columns)
         enough = len(self.labels) == 1 if self.measures else len(self.labels) >= self.answered.min_labels

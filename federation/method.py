@@ -393,6 +393,10 @@ class SumMethod(Method):
         """
         return None
 
+    def without_gyroscope(self, client: Client, broadcast: Broadcast) -> Broadcast:
+        """Return the broadcast as it serves a client without a gyroscope, where the network says what that changes."""
+        return broadcast
+
     # ---- server half
 
     def weight(self, update: Update) -> float:

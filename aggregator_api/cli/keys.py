@@ -96,8 +96,9 @@ def create_key(
         made, key = api_keys.make(session, new.name, new.scopes, federation=row, expires_at=expires_at)
         detail = f"key {made.prefix} of {new.name}: {' '.join(new.scopes)}"
         note(session, "keys.create", federation=federation or "", detail=detail)
+        result = {"id": made.prefix, "key": key}
     typer.echo(key)
-    return {"id": made.prefix, "key": key}
+    return result
 
 
 @keys_app.command("revoke")
@@ -206,8 +207,9 @@ def create_token(
         made, token = enrolment_tokens.make(session, get_federation(session, federation), new, server.public_key)
         about = {"federation": federation, "device": device or "", "detail": f"token {made.id}"}
         note(session, "enrolment-tokens.create", **about)
+        result = {"id": made.id, "token": token}
     typer.echo(token)
-    return {"id": made.id, "token": token}
+    return result
 
 
 vouch_app = new_app("Vouch for the devices in secure sums with a key that the server doesn't have.")

@@ -51,7 +51,7 @@ from federation.training.client_round import steps_of, train_one
 from federation.training.forward import Network, initial_client, initial_model, network
 from federation.training.local_round import LocalRound, Setup, TrainingCallback
 from federation.training.prediction import answer, measure, predict, task_mismatch
-from federation.training.window_changes import ChannelScale
+from federation.training.window_changes import ChannelScale, lacks_gyroscope
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
 from har_pipeline import ClientWindows
@@ -75,6 +75,8 @@ class TorchRuntime(TrainingRuntime):
         self.refusal = f"the method {setup.method.name} trains in rounds, and makes no heads of sums"
         self.initial = setup.method.init_client_state(initial_client(module), setup.training)
         self.broadcast = _broadcast(job, setup, self.initial)
+        if isinstance(setup.method, SumMethod) and lacks_gyroscope(data.train.x):
+            self.broadcast = dict(setup.method.without_gyroscope(self.initial, self.broadcast))
 
     @classmethod
     def open(cls, job: Job, settings: Preparation, data: LocalData, placement: Placement = ON_CPU) -> TorchRuntime:

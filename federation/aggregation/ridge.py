@@ -97,6 +97,13 @@ def total_of(parts: Iterable[Tensors]) -> Tensors:
     return total
 
 
+def restricted(sums: Tree, columns: Tensor) -> Tensors:
+    """Return sums of the features with 1 in `columns` (D,) alone: heads solved of them give the others no weight."""
+    used = torch.cat([columns > 0, torch.ones_like(columns[:1]) > 0])
+    rows, others = torch.triu_indices(len(used), len(used), device=used.device)
+    return {"gram": sums["gram"] * (used[rows] & used[others]), "moment": sums["moment"] * used[:, None]}
+
+
 def unpacked(upper: Tensor, size: int) -> Tensor:
     """Return G (d, d) of its upper triangle (d (d + 1) / 2,)."""
     rows, columns = torch.triu_indices(size, size, device=upper.device)

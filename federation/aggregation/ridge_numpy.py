@@ -79,6 +79,14 @@ class FixedSums(NamedTuple):
         """Take a broadcast's sums, whose leaves are torch's."""
         return cls(tree["gram"].cpu().numpy(), tree["moment"].cpu().numpy())
 
+    def restricted(self, columns: Sequence[int]) -> FixedSums:
+        """Return the sums of these features alone: heads solved of them give the others no weight."""
+        size = len(self.moment)
+        used = np.zeros(size, bool)
+        used[[*columns, size - 1]] = True
+        rows, others = np.triu_indices(size)
+        return FixedSums(self.gram * (used[rows] & used[others]), self.moment * used[:, None])
+
 
 class RidgeHead(NamedTuple):
     """A linear head: scores are features · weightᵀ + bias."""

@@ -17,7 +17,8 @@ Each client predicts with a head of its own, solved of all sums and its own ones
 Of a network that says which of its features do not depend on how the phone lies (`har_features`), the same sums give
 heads on those alone, the solution of a sub-block. The shared and the own head are then a weighted mean of that
 head and the one on all features: two opinions, of which one cannot lean on how the phone lies. Which of the four a
-device serves with is for its gate to decide. Sums say much of a person's features: whoever may not see them needs
+device serves with is for its gate to decide. A device without a gyroscope solves all of them on the features that it
+has. Sums say much of a person's features: whoever may not see them needs
 secure sums.
 """
 
@@ -66,6 +67,8 @@ from gaitway.tasks import TargetKind
 SUMS = ("gram", "moment")
 ORIENTATION_FREE = "orientation_free"
 """The buffer of a network with 1 for each of its features (D,) that is the same however the phone is turned."""
+ACCELERATION = "acceleration"
+"""The buffer of a network with 1 for each of its features (D,) that a device without a gyroscope has."""
 ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION
 
 
@@ -224,6 +227,18 @@ class Analytic(SumMethod):
         like = client.memory["solved"]
         weight, bias = (torch.from_numpy(array).to(like) for array in head)
         return client._replace(params=with_linear_head(client.params, weight, bias))
+
+    def without_gyroscope(self, client: Client, broadcast: Broadcast) -> Broadcast:
+        """Leave the features out that such a device lacks: its heads are solved of a sub-block of the same sums."""
+        sums, columns = broadcast["sums"], client.buffers.get(ACCELERATION)
+        if columns is None or not int(sums["clients"]):
+            return broadcast
+        total = ridge.restricted(sums, columns)
+        nothing = {name: torch.zeros_like(value) for name, value in total.items()}
+        head = self._solved(total, nothing, torch.tensor(0.0), client.buffers.get(ORIENTATION_FREE))
+        like = next(iter(client.params.values()))
+        params = with_linear_head(broadcast["params"], *(value.to(like) for value in head))
+        return {**broadcast, "params": params, "sums": {**sums, **total}}
 
     def _with_head(self, client: Client, name: str) -> Client:
         memory = client.memory

@@ -108,6 +108,11 @@ def changed_windows(change: Augmentation, draws: Draws, x: Windows, scale: Chann
     return x
 
 
+def lacks_gyroscope(x: Windows) -> bool:
+    """Say whether windows x (n, T, 6), raw, are of a device without a gyroscope; of no windows nobody can tell."""
+    return x.ndim == 3 and x.shape[-1] == CHANNELS and len(x) > 0 and not bool((x[..., AXES:] != 0).any())
+
+
 def window_copies(
     x: npt.NDArray[np.float32],
     seed: int,
