@@ -85,7 +85,7 @@ def test_a_share_that_is_nobody_is_refused(data: FederatedData) -> None:
 @pytest.mark.parametrize(
     ("method", "attack", "why"),
     [
-        ("centralized", "noise", "centralized sends nothing; take fedavg"),
+        ("centralized", "noise", "centralized sends nothing; use fedavg"),
         ("fedproto", "sign_flip", "fedproto sends no model that all clients start a round from"),
         (
             "fedavg",

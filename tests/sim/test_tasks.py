@@ -169,7 +169,7 @@ def test_a_network_that_does_not_fit_is_refused_in_words(tmp_path: Path) -> None
             "segmentation",
             "segmenter_small",
             "fedavg",
-            "give --task classification or masked_reconstruction or regression",
+            "use --task classification or masked_reconstruction or regression",
         ),
         ("classification", "segmenter_small", "fedavg", "segmenter_small learns segmentation, not classification; "),
         (

@@ -192,7 +192,7 @@ def test_a_description_is_refused_beside_another_data_set_and_named_where_it_is_
     path.write_text(DESCRIBED.replace("trailing", "trialing"))
     wide = CliRunner(env={"COLUMNS": "300"})
     beside = wide.invoke(app, ["run", "--describe", str(path), "--data", "motionsense", *out])
-    assert "leave --data motionsense out" in beside.output
+    assert "leave out --data motionsense" in beside.output
     wrong = wide.invoke(app, ["run", "--describe", str(path), *out])
     assert (wrong.exit_code, "unknown key 'trialing'; did you mean 'trailing'" in wrong.output) == (2, True)
 

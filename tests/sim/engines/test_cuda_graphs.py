@@ -78,7 +78,7 @@ def test_a_run_for_a_gpu_that_is_not_there_is_refused_before_anything_is_read(tm
     result = CliRunner().invoke(app, words)
     said = " ".join(result.output.split())
     assert result.exit_code == ExitCode.REFUSED
-    assert "finds no usable GPU" in said
+    assert "finds no GPU that it can use" in said
     assert "leave --device out" in said
 
 

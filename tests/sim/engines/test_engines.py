@@ -331,7 +331,9 @@ def test_full_memory_in_a_fork_is_told_with_the_way_out(monkeypatch: pytest.Monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwritev", full)
-    with pytest.raises(EngineError, match=r"client ada: memory: no room for 4,096 more .* train fewer clients a round"):
+    with pytest.raises(
+        EngineError, match=r"client ada: memory: no room for 4,096 more .* train fewer clients per round"
+    ):
         list(fork_map([0], lambda _number: {"x": torch.ones(3)}, 1, lambda _number: "client ada"))
 
 

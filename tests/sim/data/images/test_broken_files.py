@@ -60,7 +60,7 @@ BOMB = gzip.compress(layouts.idx(np.zeros((6, 28, 28))) + bytes(50_000_000), mti
         ("cifar10", broken(CIFAR, BATCH, None), r"holds .*test_batch.bin; expected cifar-10-binary.tar.gz"),
         ("cifar10", broken(CIFAR, BATCH, bytes([11]) + bytes(3072)), "to 11; expected 0 to 9"),
         ("cifar10", {"cifar-10-batches-py/data_batch_1": b"pickled"}, "the binary version"),
-        ("cifar10_jpg", broken(IMAGES, IMAGE, b"GIF89a" + bytes(20)), "no image.*expected a JPEG or PNG"),
+        ("cifar10_jpg", broken(IMAGES, IMAGE, b"GIF89a" + bytes(20)), "readable image.*expected a JPEG or PNG"),
         ("cifar10_jpg", broken(IMAGES, IMAGE, IMAGES.files[IMAGE][:90]), "readable image"),
         ("cifar10_jpg", layouts.images(("airplane", "catt")).files, "folder 'catt'; did you mean 'cat'"),
         ("celeba", broken(CELEBA, ATTRIBUTES, None), "has no list_attr_celeba.txt"),
