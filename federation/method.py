@@ -393,8 +393,8 @@ class SumMethod(Method):
         """
         return None
 
-    def without_gyroscope(self, client: Client, broadcast: Broadcast) -> Broadcast:
-        """Return the broadcast as it serves a client without a gyroscope, where the network says what that changes."""
+    def without_sensor(self, client: Client, broadcast: Broadcast) -> Broadcast:
+        """Return the broadcast as it serves a client that lacks a sensor, if the network says what that changes."""
         return broadcast
 
     # ---- server half
@@ -475,3 +475,8 @@ def _check_rule(method: Method, rules: Sequence[str]) -> None:
         raise SettingsError(
             f"trim={method.trim}, byzantine={method.byzantine}: expected 0 <= trim < 0.5 and byzantine >= 0"
         )
+
+
+def sum_method_of(method: Method) -> SumMethod | None:
+    """Return a method that uploads sums, and None for one that trains in rounds."""
+    return method if isinstance(method, SumMethod) else None

@@ -36,7 +36,7 @@ from edge_agent.training.torch_files import (
 from federation import wire
 from federation.aggregation.averaging import midway
 from federation.aggregation.ridge_numpy import FixedSums, check_believable
-from federation.method import SumMethod, trains
+from federation.method import SumMethod, sum_method_of, trains
 from federation.methods import method_from_json
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples, Tree, Update
@@ -75,8 +75,8 @@ class TorchRuntime(TrainingRuntime):
         self.refusal = f"the method {setup.method.name} trains in rounds, and makes no heads of sums"
         self.initial = setup.method.init_client_state(initial_client(module), setup.training)
         self.broadcast = _broadcast(job, setup, self.initial)
-        if isinstance(setup.method, SumMethod) and lacks_gyroscope(data.train.x):
-            self.broadcast = dict(setup.method.without_gyroscope(self.initial, self.broadcast))
+        if (sums := sum_method_of(setup.method)) and lacks_gyroscope(data.train.x):
+            self.broadcast = dict(sums.without_sensor(self.initial, self.broadcast))
 
     @classmethod
     def open(cls, job: Job, settings: Preparation, data: LocalData, placement: Placement = ON_CPU) -> TorchRuntime:
@@ -266,9 +266,9 @@ class TorchRuntime(TrainingRuntime):
 
     @property
     def _sum_method(self) -> SumMethod:
-        if not isinstance(self.setup.method, SumMethod):
+        if (method := sum_method_of(self.setup.method)) is None:
             raise self.refused
-        return self.setup.method
+        return method
 
     def refreshed_client(self) -> Client:
         """Return the client that is kept, with the newest sums of everybody."""

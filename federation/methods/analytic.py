@@ -228,7 +228,7 @@ class Analytic(SumMethod):
         weight, bias = (torch.from_numpy(array).to(like) for array in head)
         return client._replace(params=with_linear_head(client.params, weight, bias))
 
-    def without_gyroscope(self, client: Client, broadcast: Broadcast) -> Broadcast:
+    def without_sensor(self, client: Client, broadcast: Broadcast) -> Broadcast:
         """Leave the features out that such a device lacks: its heads are solved of a sub-block of the same sums."""
         sums, columns = broadcast["sums"], client.buffers.get(ACCELERATION)
         if columns is None or not int(sums["clients"]):

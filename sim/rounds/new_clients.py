@@ -13,7 +13,7 @@ from torch import nn
 
 import models
 from federation.aggregation.ridge_numpy import FAR, FeatureMoments, FixedSums, feature_moments
-from federation.method import SumMethod
+from federation.method import SumMethod, sum_method_of
 from federation.methods.fedavg import FedAvg
 from federation.records import Broadcast, Client
 from federation.rounds.serving import SHARED_HEAD, head_without_labels
@@ -122,8 +122,7 @@ class _Scorer:
 
     def _client(self, way: str, name: str, client: ClientData, served: Client, shots: int) -> Scores:
         setup, broadcast = self._networks[name].setup, self._broadcast(name, client)
-        method = setup.method
-        if not isinstance(method, SumMethod):
+        if (method := sum_method_of(setup.method)) is None:
             return {SERVED: self._measured(ClientModel(setup, served), client)}
         heads = method.serving_models(served if shots else method.refresh(served, broadcast))
         plain = replace(setup, method=FedAvg())  # each head is a network that predicts by itself
@@ -163,9 +162,10 @@ class _Scorer:
         network, was = self._networks[name], self.simulation.data.new_statistics.get(name)
         method = network.setup.method
         found = method.broadcast(self.simulation.state, name)
-        if not isinstance(method, SumMethod) or was is None or not lacks_gyroscope(raw_windows(client.train, was)):
+        sums = sum_method_of(method)
+        if sums is None or was is None or not lacks_gyroscope(raw_windows(client.train, was)):
             return found
-        return method.without_gyroscope(network.initial, found)
+        return sums.without_sensor(network.initial, found)
 
     def _not_personalized(self, clients: Mapping[str, ClientData]) -> Mapping[str, Client]:
         return {name: _served(self._networks[name], self._broadcast(name, clients[name])) for name in clients}

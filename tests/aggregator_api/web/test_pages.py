@@ -18,7 +18,7 @@ from aggregator_api.core.settings import Settings
 from aggregator_api.federations.service import FederationService, NewFederation, get_federation
 from aggregator_api.http.api.middleware.headers import PAGES as POLICY
 from aggregator_api.http.app import create_app
-from aggregator_api.http.web.phone import FILES, MEDIA_TYPES, url_of
+from aggregator_api.http.web.phone import FILES, MEDIA_TYPES, SHARED, url_of
 from aggregator_api.storage.db.models import DeviceRow, RolloutRow
 from federation.tasks import TASKS
 from gaitway.plain_text import label_text
@@ -338,4 +338,6 @@ def test_the_vendored_files_are_those_of_the_releases() -> None:
 
 
 def test_every_file_is_served_or_says_where_another_is_from() -> None:
-    assert {path.name for path in FILES.iterdir()} == {*MEDIA_TYPES, "LICENSE-htmx", "LICENSE-uPlot", "SHA256SUMS"}
+    own = {*MEDIA_TYPES} - {*SHARED}
+    assert {path.name for path in FILES.iterdir()} == {*own, "LICENSE-htmx", "LICENSE-uPlot", "SHA256SUMS"}
+    assert all(path.is_file() for path in SHARED.values())

@@ -324,14 +324,14 @@ def test_a_device_without_a_gyroscope_has_heads_of_a_sub_block_of_the_same_sums(
     fresh = METHOD.init_client_state(initial_client(module), training)
     state = METHOD.server_init(fresh.params, fresh.buffers, training)
     before = METHOD.broadcast(state, "ada")
-    assert METHOD.without_gyroscope(fresh, before) is before  # nobody's sums have come
+    assert METHOD.without_sensor(fresh, before) is before  # nobody's sums have come
     found = {
         name: train_one(setup, fresh, before, mine, client_id=name, round_number=1).upload
         for name, mine in DATA.items()
     }
     state = METHOD.aggregate(state, [Update(name, 40, 0, upload) for name, upload in found.items()])
     whole = METHOD.broadcast(state, "ada")
-    lacking = METHOD.without_gyroscope(fresh, whole)
+    lacking = METHOD.without_sensor(fresh, whole)
     has, free = (fresh.buffers[name].numpy() for name in ("acceleration", "orientation_free"))
     heads = METHOD.serving_models(METHOD.refresh(METHOD.receive(fresh, lacking)[0], lacking))
     for head in heads.values():
@@ -343,4 +343,4 @@ def test_a_device_without_a_gyroscope_has_heads_of_a_sub_block_of_the_same_sums(
     assert np.abs(wanted.weight[:, columns]).max() > 0
     assert same(whole, METHOD.broadcast(state, "ada"))  # those with a gyroscope pay nothing
     old = METHOD.broadcast(METHOD.aggregate(STATE, UPDATES.values()), "ada")
-    assert METHOD.without_gyroscope(FRESH, old) is old  # a network that doesn't say
+    assert METHOD.without_sensor(FRESH, old) is old  # a network that doesn't say
