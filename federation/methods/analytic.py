@@ -17,7 +17,7 @@ Each client predicts with a head of its own, solved of all sums and its own ones
 Of a network that says which of its features do not depend on how the phone lies (`har_features`), the same sums give
 heads on those alone, the solution of a sub-block. The shared and the own head are then a weighted mean of that
 head and the one on all features: two opinions, of which one cannot lean on how the phone lies. Which of the four a
-device serves with is for its gate to decide. A device without a gyroscope solves all of them on the features that it
+device serves with is for its gate to decide. A device that lacks a sensor solves all of them on the features that it
 has. Sums say much of a person's features: whoever may not see them needs
 secure sums.
 """
@@ -68,7 +68,7 @@ SUMS = ("gram", "moment")
 ORIENTATION_FREE = "orientation_free"
 """The buffer of a network with 1 for each of its features (D,) that is the same however the phone is turned."""
 ACCELERATION = "acceleration"
-"""The buffer of a network with 1 for each of its features (D,) that a device without a gyroscope has."""
+"""The buffer of a network with 1 for each of its features (D,) that need no second sensor."""
 ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION
 
 
