@@ -249,7 +249,7 @@ def test_a_device_answers_one_request_a_round_and_an_update_as_such_is_refused(t
         ({"method": {"name": "fesem"}}, "choose a method such as fedavg"),
         ({"rounds": {"norm_factor": 5.0}}, "judges single updates"),
         ({"rounds": {"clients_per_round": 2}}, "a round has 2 devices"),
-        ({"rounds": {"clients_per_round": 10_001}}, "10000 at most"),
+        ({"rounds": {"clients_per_round": 10_001}}, "at most 10000"),
         ({"rounds": {"sampling": "examples"}}, "doesn't know the number"),
     ],
 )

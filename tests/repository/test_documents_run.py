@@ -111,5 +111,5 @@ def test_the_example_in_python_runs_as_it_is_written(tmp_path: Path) -> None:
 
 
 def test_an_option_that_is_unknown_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"unknown option 'round'; there are .*rounds"):
+    with pytest.raises(SettingsError, match=r"unknown option 'round'; the options are .*rounds"):
         simulate(tmp_path, data="synthetic", round=3)
