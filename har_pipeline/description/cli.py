@@ -32,6 +32,8 @@ LEVELS: tuple[tuple[Sensor, str, str], ...] = (
 
 def write_draft(root: Path, out: Path | None, console: Console) -> None:
     """Guess a description of the files under root, print it, and write it to `out` if that is not there yet."""
+    if out is not None and out.exists():
+        raise SettingsError(f"{out} is there already; remove it, or give --out another name")
     with working(console, "looking") as say:
         found = draft(root, lambda done, name: say(f"trying it on file {done}: {name}"))
     text = found.toml()
@@ -41,6 +43,8 @@ def write_draft(root: Path, out: Path | None, console: Console) -> None:
     if len(found.problems) > SHOWN_PROBLEMS:
         console.print(f"… and {len(found.problems) - SHOWN_PROBLEMS} more files were not read")
     _show_directions(found.differences, console)
+    if found.clients:
+        console.print(f"clients: {_few(found.clients, 10)} ({len(found.clients)})", markup=False, soft_wrap=True)
     unsure = [key for key, guess in found.guesses.items() if not guess.sure]
     console.print(
         f"{len(found.guesses) - len(unsure)} of {len(found.guesses)} keys are sure; check {', '.join(unsure)}."

@@ -38,6 +38,7 @@ def test_describe_info_and_prepare_follow_one_another(call, tmp_path):
     assert result.exit_code == 0, result.output
     assert "check files, acceleration, labels" in result.output
     assert toml.read_text() in result.output
+    assert "clients: 12, 3 (2)" in result.output
     assert "is there already" in call("describe", data, "--out", toml).output
     shown = call("info", "--describe", toml, "--data-root", data)
     assert shown.exit_code == 0, shown.output
