@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edge_agent.config.settings import Config, example
+from edge_agent.config.settings import Config
 from edge_agent.errors import ConfigError, EnrolError, RevokedError
 from edge_agent.storage.broker_address import is_loopback, unsafe_address
 from edge_agent.storage.consent import pin_promises
@@ -33,7 +33,6 @@ from edge_agent.storage.credentials import (
     read_credentials,
     write_credentials,
 )
-from edge_agent.storage.data_folder import write_file
 from edge_agent.transport.server_connection import ServerAnswer, ServerConnection, in_turn
 from federation.errors import WireError
 from federation.privacy.promises import PrivacyPromises
@@ -186,11 +185,6 @@ def check_code(code: EnrolmentUri, who: Applicant, config: Path) -> None:
             f"the code is for device {code.device!r} of {code.federation!r}, but {config} is of {who.device!r} of "
             f"{who.federation!r}; take the code made for it, or name another --config"
         )
-
-
-def create_config(path: Path, server: str, federation: str, device: str) -> None:
-    """Write a new device's config file, with every other setting at its default; its data lie beside the file."""
-    write_file(path.resolve(), example(device, federation, device, server).encode())
 
 
 def warning_about(server: str) -> str:
