@@ -29,7 +29,6 @@ from aggregator_api.cli.session import (
 )
 from aggregator_api.cli.storage import BY_HAND, DryRunOption, YesOption, confirm_deletion, in_words
 from aggregator_api.core.errors import ConfigError, UnavailableError
-from aggregator_api.core.settings import Settings
 from aggregator_api.storage.db.models import FederationRow
 from federation.plan.plan import read_plan
 
@@ -61,7 +60,7 @@ def create_federation(
     key_file: Annotated[
         Path | None, typer.Option("--key-file", help="An operator's key; by default operator.key in the data folder.")
     ] = None,
-    port: Annotated[int | None, typer.Option("--port", help="The server's port; else that of the settings.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="The server's port; else where `serve` listens.")] = None,
     place: ServerPlace = HERE,
 ) -> None:
     """Create a federation on the running server of this machine; devices can enrol at once.
@@ -69,10 +68,10 @@ def create_federation(
     Example: `python -m aggregator_api federations create walk --plan plan.toml --data-dir runs/server`
     """
     with cli_errors():
-        settings = place.settings(port=port)
+        settings = place.settings()
         body = {"name": name, "plan": read_plan(plan).model_dump(mode="json", exclude_unset=True)}
         key = _read_key(key_file or settings.data_dir / OPERATOR_FILE)
-        _post(settings, "/v1/federations", key, json.dumps(body).encode())
+        _post(place.url(port), settings.tls_cert_file, key, json.dumps(body).encode())
     typer.echo(f"{name}: created; `tokens create --federation {name}` lets a device in")
 
 
@@ -117,18 +116,18 @@ def _read_key(path: Path) -> str:
     return key
 
 
-def _post(settings: Settings, path: str, key: str, body: bytes) -> None:
-    """Ask the server of this machine.
+def _post(url: str, certificate: Path | None, key: str, body: bytes) -> None:
+    """Ask the server of this machine for a federation.
 
     Raises:
         ConfigError: if it refuses.
         UnavailableError: if it doesn't answer.
     """
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    request = Request(f"{settings.own_url}{path}", body, headers)
+    request = Request(f"{url}/v1/federations", body, headers)
     trust = None
-    if not settings.plain_http:
-        trust = ssl.create_default_context(cafile=settings.tls_cert_file)
+    if url.startswith("https:"):
+        trust = ssl.create_default_context(cafile=certificate)
         trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # its own certificate, whoever has signed that
         trust.check_hostname = False  # it is for the public name
     try:
@@ -137,7 +136,7 @@ def _post(settings: Settings, path: str, key: str, body: bytes) -> None:
         raise ConfigError(f"the server refuses it: {_detail(error)}") from error
     except (URLError, HTTPException, TimeoutError) as error:
         reason = getattr(error, "reason", error)
-        raise UnavailableError(f"no server answers at {settings.own_url}: {reason}; start it with `serve`") from error
+        raise UnavailableError(f"no server answers at {url}: {reason}; start it with `serve`") from error
 
 
 def _detail(error: HTTPError) -> str:

@@ -33,9 +33,10 @@ from aggregator_api.cli.session import (
     writing,
 )
 from aggregator_api.core.errors import ConfigError, NotFoundError
+from aggregator_api.core.ports import is_open
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.devices.enrolment_tokens import NewToken
-from aggregator_api.storage.db.models import CredentialRow, DeviceRow
+from aggregator_api.storage.db.models import CredentialRow, DeviceRow, EnrolmentTokenRow, FederationRow
 from federation.secure_sums import vouching
 from gaitway.files import write_file
 from gaitway.terminal import print_warning
@@ -145,7 +146,7 @@ def _key(session: Session, id: str) -> CredentialRow:
 def login_link(
     key: Annotated[str | None, typer.Option("--key", help="Id of the key to log in; else an operator's.")] = None,
     minutes: Annotated[int, typer.Option("--minutes", min=1, max=720, help="It ends after so many minutes.")] = 10,
-    port: Annotated[int | None, typer.Option("--port", help="The server's port; else that of the settings.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="The server's port; else where `serve` listens.")] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
     place: ServerPlace = HERE,
 ) -> None:
@@ -154,7 +155,7 @@ def login_link(
     Example: `python -m aggregator_api login-link --data-dir runs/server`
     """
     with cli_errors():
-        settings = place.settings(port=port)
+        url = place.url(port)
     with writing(place) as session:
         now = time.time()
         row = _key(session, key) if key else api_keys.newest_operator(session, now)
@@ -162,16 +163,45 @@ def login_link(
             raise NotFoundError("no operator's key opens this server; `keys create --scope operator` makes one")
         if api_keys.find_id(session, row.prefix, now) is None:
             raise NotFoundError(f"the key {row.prefix} opens nothing any more; `keys list` shows those that do")
-        link = f"{settings.own_url}/login/{sessions.make_link(session, row, now, 60.0 * minutes)}"
+        link = f"{url}/login/{sessions.make_link(session, row, now, 60.0 * minutes)}"
         note(session, "sessions.link", detail=f"key {row.prefix}, {minutes} minutes")
+    if not is_open(url):
+        print_warning(f"nothing answers at {url}; start the server with `serve`, or name its port with --port")
     typer.echo(link)
     if open_browser:
         webbrowser.open(link)
 
 
+@tokens_app.command("list")
+def list_tokens(
+    federation: Annotated[str | None, typer.Option("--federation", help="Only of this one; else of all.")] = None,
+    place: ServerPlace = HERE,
+) -> list[dict[str, Any]]:
+    """List the enrolment tokens, without their secrets.
+
+    Example: `python -m aggregator_api tokens list --federation walks`
+    """
+    with reading(place) as session:
+        query = select(EnrolmentTokenRow, FederationRow.name).join(FederationRow).order_by(EnrolmentTokenRow.id)
+        if federation:
+            query = query.where(FederationRow.id == get_federation(session, federation).id)
+        now = time.time()
+        rows = [
+            {
+                "id": row.id, "federation": name, "device": row.used_by or row.device, "created_at": row.created_at,
+                "expires_at": row.expires_at, "state": enrolment_tokens.state(row, now),
+            }
+            for row, name in session.execute(query)
+        ]  # fmt: skip
+    shown = {"id": "id", "federation": "federation", "device": "device", "created_at": "created (UTC)"}
+    formats = {"device": lambda device: device or "any", "created_at": date, "expires_at": date}
+    print_rows(rows, {**shown, "expires_at": "ends (UTC)", "state": "state"}, formats)
+    return rows
+
+
 @tokens_app.command("confirm")
 def confirm_tokens(
-    ids: Annotated[list[int], typer.Argument(help="Numbers of tokens, as the page 'Enrolment' shows them.")],
+    ids: Annotated[list[int], typer.Argument(help="Numbers of tokens, as `tokens list` shows them.")],
     federation: Annotated[str, typer.Option("--federation", help="The federation that they are of.")],
     place: ServerPlace = HERE,
 ) -> None:
