@@ -77,10 +77,11 @@ def enrol(who: Applicant, token: str) -> EnrolmentAnswer:
     """Show the token; credentials that come at once are kept, if they are of the server that the token names.
 
     Raises:
+        ConfigError: if it is no token.
         EnrolError: saying in words why the server does not take the device, or the device not the server.
     """
     if not (expected := pinned_key(token)):
-        raise EnrolError(
+        raise ConfigError(
             "this is no enrolment token: one begins with gwe_ and ends with the fingerprint of the server's key; "
             "copy it whole, or ask the operator for another"
         )
@@ -164,14 +165,14 @@ def read_code(given: str | None) -> EnrolmentUri | None:
     """Read what a QR code of the operator's sheet holds; None for a token alone, or nothing.
 
     Raises:
-        EnrolError: if it is such a text and something in it is missing or wrong.
+        ConfigError: if it is such a text and something in it is missing or wrong.
     """
     if given is None or not is_enrolment_uri(given):
         return None
     try:
         return read_enrolment_uri(given)
     except WireError as error:
-        raise EnrolError(str(error)) from error
+        raise ConfigError(str(error)) from error
 
 
 def check_code(code: EnrolmentUri, who: Applicant, config: Path) -> None:
