@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from http.client import HTTPException
 from pathlib import Path
@@ -33,6 +34,7 @@ from aggregator_api.storage.db.models import FederationRow
 from federation.plan.plan import read_plan
 
 TIMEOUT_S = 120
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 federations_app = new_app("Federations: list and create them, delete one that has ended.")
 
@@ -69,6 +71,8 @@ def create_federation(
     """
     with cli_errors():
         settings = place.settings()
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"{name[:80]!r}: a name has letters, digits, . _ -, up to 64, a letter or digit first")
         body = {"name": name, "plan": read_plan(plan).model_dump(mode="json", exclude_unset=True)}
         key = _read_key(key_file or settings.data_dir / OPERATOR_FILE)
         _post(place.url(port), settings.tls_cert_file, key, json.dumps(body).encode())

@@ -6,7 +6,7 @@ import base64
 import time
 import webbrowser
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -16,7 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys, sessions
-from aggregator_api.auth.api_keys import NewKey
+from aggregator_api.auth.api_keys import NewKey, Scope
 from aggregator_api.auth.signing import Identity
 from aggregator_api.cli.session import (
     DAY_S,
@@ -89,6 +89,10 @@ def create_key(
 
     Example: `python -m aggregator_api keys create --name grafana --scope read --days 90`
     """
+    with cli_errors():
+        for word in scope:
+            if word not in get_args(Scope):
+                raise ConfigError(f"--scope {word[:40]}: expected operator, read or device")
     with writing(place) as session:
         lifetime = None if days is None else days * DAY_S
         new = NewKey.model_validate({"name": name, "scopes": scope, "federation": federation, "lifetime_s": lifetime})

@@ -74,6 +74,12 @@ def test_it_asks_where_the_server_noted_that_it_listens_unless_a_port_is_given(
     assert "no server answers at http://127.0.0.1:1:" in RUNNER.invoke(app, [*words, "--port", "1"]).stderr
 
 
+def test_a_name_that_can_be_none_is_refused_with_what_it_may_have(words: list[str]) -> None:
+    words[2] = "my walk"
+    done = RUNNER.invoke(app, words)
+    assert (done.exit_code, "a name has letters, digits" in done.stderr) == (2, True), done.output
+
+
 def test_without_a_server_it_says_so(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAITWAY_PORT", "1")
     done = RUNNER.invoke(app, words)
