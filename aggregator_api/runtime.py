@@ -1,4 +1,4 @@
-"""The parts of one server process, put together, started in order and stopped in the opposite one."""
+"""Assembles the parts of one server process, and starts and stops them in order."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def network_address() -> str:
         found = str(probe.getsockname()[0])
         if not found.startswith("127."):
             return found
-    raise DemoError("This machine is in no network; give --address, or leave --phone out")
+    raise DemoError("This machine isn't on a network; give --address, or leave out --phone")
 
 
 def write_https(folder: Path, address: str, port: int) -> Https:

@@ -50,20 +50,22 @@ class Options:
     """The options of the command line."""
 
     data: Annotated[Path | None, typer.Option(help="Folder with real recordings; default: generated ones.")] = None
-    devices: Annotated[int, typer.Option(min=1, max=16, help="Devices, a process for each.")] = 4
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the federation.")] = DEFAULT_ROUNDS
+    devices: Annotated[int, typer.Option(min=1, max=16, help="Number of devices; each is a process.")] = 4
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = DEFAULT_ROUNDS
     model: Annotated[str, typer.Option(help=f"A network: {', '.join(MODELS)}.")] = "har_cnn_alp"
     method: Annotated[str, typer.Option(help="A method with rounds, from docs/methods.md.")] = "fedali"
-    min_f1: Annotated[float | None, typer.Option(min=0, max=100, help=f"Fail below this; default: {MIN_F1}.")] = None
+    min_f1: Annotated[
+        float | None, typer.Option(min=0, max=100, help=f"Fail below this macro-F1; default: {MIN_F1}.")
+    ] = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0
     out: Annotated[Path | None, typer.Option(help="Folder for the results; default: a new one below runs/.")] = None
     keep_running: Annotated[bool, typer.Option("--keep-running", help="Keep all pages until Ctrl-C.")] = False
-    phone: Annotated[bool, typer.Option("--phone", help="As --keep-running; a phone can join by HTTPS.")] = False
+    phone: Annotated[bool, typer.Option("--phone", help="Like --keep-running; phones can join by HTTPS.")] = False
     private: Annotated[bool, typer.Option("--private", help="Use secure sums, and show what the server sees.")] = False
     http_port: Port = 18080
     mqtt_port: Port = 18883
     phone_port: Port = 18443
-    address: Annotated[str, typer.Option(help="This machine's for phones; default: its network's.")] = ""
+    address: Annotated[str, typer.Option(help="This machine's address for phones; default: its network address.")] = ""
 
 
 @taking(Options)
@@ -94,9 +96,11 @@ def main(options: Options) -> None:
 def checked(options: Options) -> Options:
     """Return the options with a new folder, this machine's address, and free ports, or raise a GaitwayError."""
     if options.phone and options.private:
-        raise DemoError("--phone and --private: a secure sum of the demo is of its own devices alone; choose one")
+        raise DemoError(
+            "--phone and --private: the demo's secure sum only includes its own devices; choose one of the two"
+        )
     if options.private and options.devices < 3:
-        raise DemoError(f"--private: a sum needs at least three devices; --devices {options.devices} are too few")
+        raise DemoError(f"--private: a sum needs at least three devices; --devices {options.devices} is too few")
     out = (options.out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")).resolve()
     if out.exists() and any(out.iterdir()):
         raise DemoError(f"{out} is not empty; choose a new folder with --out")
@@ -160,7 +164,7 @@ def show_addresses(site: Site) -> None:
     where = ("--data-dir", str(site.folder / "server"), "--port", str(site.http_port))
     command = [sys.executable, "-m", "aggregator_api", "login-link", *where, "--minutes", "720"]
     link = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    show.line(site.console, "The operator's page, by a link that logs one browser in, once:")
+    show.line(site.console, "The operator's page (this link logs in one browser, once):")
     show.line(site.console, f"  {link.strip()}")
     for device, address in site.pages.items():
         show.line(site.console, f"  {device}: http://{address}/")

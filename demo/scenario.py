@@ -80,7 +80,7 @@ def choose(data: Path | None, devices: int) -> Scenario:
     for dataset, clients in REAL.items():
         if _has_recordings(dataset, data, clients[0]):
             if devices > len(clients):
-                raise DemoError(f"{dataset} has {len(clients)} clients; --devices {devices} are too many")
+                raise DemoError(f"{dataset} has {len(clients)} clients; --devices {devices} is too many")
             return Scenario(dataset, data.resolve(), {}, clients[:devices])
     raise DemoError(f"none of {', '.join(REAL)} was found below {data}; see the README's table of data sets")
 

@@ -1,4 +1,4 @@
-"""What a federation of the demo came to, and whether each device ended with a model that has learned."""
+"""The outcome of a demo federation, and the test that each device has a model that has learned."""
 
 from __future__ import annotations
 

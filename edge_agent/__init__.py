@@ -1,1 +1,1 @@
-"""The device's program: a supervisor without torch, and a training process that lives for one round."""
+"""The device's agent: a supervisor without torch, and a training process for each round."""

@@ -1,4 +1,4 @@
-"""`python -m edge_agent`: run a device, look at one, or write a config file for one."""
+"""`python -m edge_agent`: runs or inspects a device, or writes its config file."""
 
 from __future__ import annotations
 
@@ -17,48 +17,49 @@ from gaitway.files import keep_private
 COMMANDS = {
     "run": (
         "run:run",
-        "Connect and take part until told to stop (Ctrl-C or SIGTERM); a restart goes on where the last run was.",
+        "Connect and take part until stopped (Ctrl-C or SIGTERM); a restart resumes where the last run ended.",
     ),
     "enrol": (
         "setup:enrol",
-        "Make this device's key, show the operator's token to the server, and keep the credentials that it gives.",
+        "Make this device's key, present the operator's token to the server, and store the credentials that it "
+        "returns.",
     ),
     "status": (
         "status:status",
-        "Say what a device is doing, and show its rounds and model, from its data folder; also while it runs.",
+        "Show what a device is doing, its rounds and its model, from its data folder; works while it runs.",
     ),
     "label": (
         "windows:label",
-        "Say what was done in a span of time, a recorded file or a session: its windows get that activity.",
+        "Label the windows of a time span, a recorded file or a session with an activity.",
     ),
     "windows": (
         "windows:windows",
-        "Show how many windows of which activity are kept, from which days, and how much room they take.",
+        "Show the stored windows by activity, with their days and size.",
     ),
     "models": (
         "status:models",
-        "Show the good models that the device keeps, with their scores on its own holdout windows.",
+        "Show the device's good models, with their scores on its holdout windows.",
     ),
     "privacy": (
         "privacy:privacy",
-        "Show what this device requires before it takes part, and accept a plan that promises less.",
+        "Show the privacy that this device requires, and accept a plan that promises less.",
     ),
     "doctor": (
         "status:doctor",
-        "Check config, clock, disk, memory, server, broker, sensors and the training process; say what to do.",
+        "Check config, clock, disk, memory, server, broker, sensors and the training process, and suggest fixes.",
     ),
     "withdraw": (
         "privacy:withdraw_device",
-        "Take what this device has sent out of its federation, and send nothing until `take-part`.",
+        "Remove what this device has sent from its federation, and send nothing until `take-part`.",
     ),
-    "take-part": ("privacy:take_part_again", "Let a device that was withdrawn take part again."),
+    "take-part": ("privacy:take_part_again", "Let a withdrawn device take part again."),
     "page-password": (
         "setup:page_password",
-        "Ask for a password and print the line for [agent] that lets the device's page be opened with it.",
+        "Ask for a password for the device's page, and print the line for [agent] that sets it.",
     ),
-    "home-assistant": ("home_assistant:app", "Tell a Home Assistant in the same home, or nobody, what is recognized."),
+    "home-assistant": ("home_assistant:app", "Turn reports of recognized activities to Home Assistant on or off."),
 }
-"""Where each command is, and what it is for."""
+"""Each command's location and purpose."""
 
 app = CommandLine(rich_markup_mode="markdown")
 for _name, (_place, _purpose) in COMMANDS.items():
@@ -69,7 +70,7 @@ for _name, (_place, _purpose) in COMMANDS.items():
 def program() -> None:
     """Run a device of a federation: collect windows, train when a round invites it, keep the best model.
 
-    Any setting can come from the environment instead, as `GAITWAY_EDGE_SECTION_FIELD`.
+    The environment overrides any setting, as `GAITWAY_EDGE_SECTION_FIELD`.
     """
     keep_private()
 

@@ -1,21 +1,15 @@
 """The errors of this package, all under `AgentError`.
 
 AgentError
-├── ConfigError  a setting is unknown, missing or impossible
-├── SensorError  the sensor source cannot deliver
-├── StoreError   the device's database or its files are not what they should be
-│   ├── DiskFullError  there is no room; nothing was changed (an OSError too)
-│   ├── LockedError    another program holds the file; nothing was changed
-│   └── DamagedError   the file is no database, or has broken pages
-├── MessageError a phone sent something else than a message of Sensor Logger
-├── LabelError   a label, or a time to label, that cannot be
-├── BlobError    a download failed, or is not what was announced
-├── TrustError   what came is not signed by the server that this device trusts, or is out of date
-├── EnrolError   the server does not take this device, or not yet
-│   └── RevokedError  it took it once, and does not any more
-└── JobError     the training process could not do its work
-    └── NonRetryableJobError  and would fail again in the same way
-        └── UnusableModelError  because of the server's model
+├── ConfigError  a setting is unknown, missing or invalid ├── SensorError  the sensor source can't deliver ├──
+StoreError   the device's database or its files are not what they should be │   ├── DiskFullError  the disk is full;
+nothing was changed (an OSError too) │   ├── LockedError    another program holds the file; nothing was changed │   └──
+DamagedError   the file is no database, or has broken pages ├── MessageError a phone's message isn't from Sensor Logger
+├── LabelError   a label, or a time to label, is invalid ├── BlobError    a download failed, or isn't what was announced
+├── TrustError   a message isn't signed by the trusted server, or is out of date ├── EnrolError   the server doesn't
+accept this device, or not yet │   └── RevokedError  the server no longer accepts the device └── JobError the training
+process failed └── NonRetryableJobError  and would fail again in the same way └── UnusableModelError because of the
+server's model
 """
 
 from __future__ import annotations
@@ -52,11 +46,11 @@ class DamagedError(StoreError):
 
 
 class MessageError(AgentError):
-    """What came is not a message of the Sensor Logger app."""
+    """A message isn't from the Sensor Logger app."""
 
 
 class LabelError(AgentError):
-    """A label that the plan does not have, or a span of time that cannot be labelled."""
+    """A label isn't in the plan, or a time span can't be labelled."""
 
 
 class DownloadError(AgentError):
@@ -68,11 +62,11 @@ class TrustError(AgentError):
 
 
 class EnrolError(AgentError):
-    """The server does not take this device, or not yet."""
+    """The server doesn't accept this device, or not yet."""
 
 
 class RevokedError(EnrolError):
-    """The operator has put this device out; only a token made for it lets it come back."""
+    """The operator revoked this device; only a token made for it lets it return."""
 
 
 class JobError(AgentError):
@@ -84,4 +78,4 @@ class NonRetryableJobError(JobError):
 
 
 class UnusableModelError(NonRetryableJobError):
-    """The server's model came as announced, and can't be used: the device says so to the server, signed."""
+    """The server's model arrived as announced but can't be used; the device reports this to the server, signed."""

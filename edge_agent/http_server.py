@@ -1,7 +1,7 @@
-"""An HTTP server for a small device: a bound on connections, on silence, and on how long headers and a body may take.
+"""An HTTP server for small devices, with limits on connections, idle time, and the duration of headers and bodies.
 
-Where all places are taken a new connection gets that of the one which has waited longest without a request, of the
-address that has most of them. So whoever opens connections and says nothing keeps nobody out.
+When all places are taken, a new connection replaces the longest idle one of the address with the most connections. So a
+client that opens idle connections can't lock out others.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ CONNECTIONS = 16
 PER_ADDRESS = 8
 """Connections of one address at a time."""
 IDLE_TIMEOUT_S = 10.0
-"""Without a byte, after which a connection is closed."""
+"""Seconds without a byte after which a connection is closed."""
 MAX_IDLE_S = 10.0
-"""From a connection's beginning, or its last answer, to the end of the next request's headers, whatever their pace."""
+"""Seconds from a connection's start, or its last response, to the end of the next request's headers."""
 MAKE_ROOM_S = 1.0
 REQUEST_S = 30.0
-"""For one whole request, whatever its pace."""
+"""Seconds for one whole request."""
 BLOCK_BYTES = 1 << 16
 
 

@@ -1,4 +1,4 @@
-"""Which model should a device serve? Federations whose every client chooses as a device does, scored on later windows.
+"""Which model should a device serve? Federations in which clients choose like devices, scored on later windows.
 
     python experiments/serving_choice.py collect --data-root ../shared/data --out runs/serving-choice
     python experiments/serving_choice.py table --out runs/serving-choice

@@ -1,4 +1,4 @@
-"""What should a device choose its model by: held-out windows of the sessions that it trained on, or left-out sessions?
+"""Should a device choose its model by held-out windows of its training sessions, or by left-out sessions?
 
     python experiments/session_choice.py --data-root ../shared/data
 

@@ -1,7 +1,7 @@
 """From torch to ONNX: export, parity gates, int8; and `export.runtime`, the inference session without torch.
 
-ONNX Runtime's wheels for Linux report its use to their makers from 1.32 on. Nothing of a device that promises to send
-no data may do so: it is switched off here, before any module of ours loads it.
+From version 1.32 on, ONNX Runtime's Linux wheels send telemetry. A device that promises to send no data must not do
+that, so it is switched off here, before any of our modules loads ONNX Runtime.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""`python -m export`: a checkpoint becomes an ONNX file, if it passes the gates; an ONNX file names activities.
+"""`python -m export`: exports checkpoints to ONNX if they pass the gates, and runs ONNX files on data.
 
-Torch is imported only by the command that needs it: `recognize` and `predict` run where it is not installed.
+Torch is imported only by the commands that need it: `recognize` and `predict` work without it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ app = CommandLine(help="Turn a trained model into one self-describing ONNX file,
 @app.command("onnx")
 def onnx_command(
     checkpoint: Annotated[Path, typer.Option(help="A .safetensors checkpoint of sim or of the agent.")],
-    out: Annotated[Path, typer.Option(help="The ONNX file to write; int8 goes beside it as *.int8.onnx.")],
+    out: Annotated[Path, typer.Option(help="The ONNX file to write; int8 is written next to it as *.int8.onnx.")],
     int8: Annotated[bool, typer.Option("--int8", help="Also write and gate an int8 version.")] = False,
     fixed_shapes: Annotated[
         bool,
@@ -62,20 +62,22 @@ def onnx_command(
         Path | None,
         typer.Option(
             help="Raw examples for the gates: an .npz with x (n, …) and, if known, y (n,), or (n, height, width) "
-            "where pixels have classes. Without it: generated."
+            "where pixels have classes (default: generated)."
         ),
     ] = None,
     allow_few: Annotated[
-        bool, typer.Option("--allow-few-examples", help="Accept fewer than 256 examples, or 16 that are segmented.")
+        bool, typer.Option("--allow-few-examples", help="Accept fewer than 256 examples (16 for segmentation).")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Also write the report as JSON to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, and all else to stderr.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as JSON, and everything else to stderr.")
+    ] = False,
 ) -> None:
     """Export a checkpoint to one self-describing ONNX file.
 
-    The file takes raw examples (windows in m/s² and rad/s, pixels from 0 to 1); normalisation is inside. It appears
-    only if ONNX Runtime agrees with torch (|Δ logits| ≤ 1e-4 and the same class on every example, or at 99.9 % of the
-    pixels of images that are segmented) and, with --int8, int8 with float32 (99 %, and half a point of the score).
+    The file takes raw examples (windows in m/s² and rad/s, pixels from 0 to 1); normalization is inside. It is written
+    only if ONNX Runtime agrees with torch (|Δ logits| ≤ 1e-4 and the same class on every example, or on 99.9% of the
+    pixels for segmentation) and, with --int8, int8 agrees with float32 (99%, and within half a point of the score).
 
     Example: python -m export onnx --checkpoint runs/a/global.safetensors --out model.onnx --int8 --examples test.npz
     """
@@ -87,8 +89,8 @@ def onnx_command(
         module, info = load_checkpoint(checkpoint)
         if info.fresh_head:
             raise InputError(
-                f"{checkpoint} was pretrained without labels, and nobody has trained its head: start a federation with "
-                f"labels from it (python -m sim run --init {checkpoint} …), and export that one's model"
+                f"{checkpoint} was pretrained without labels, so its head is untrained: start a federation with "
+                f"labels from it (python -m sim run --init {checkpoint} …), and export that federation's model"
             )
         x, y, origin = _examples(examples, metadata_of(info))
         result = export_onnx(
@@ -113,15 +115,14 @@ def program_command(
     examples: Annotated[
         Path | None,
         typer.Option(
-            help="Examples for the gate, as the network takes them: an .npz with x (n, …) and y (n,). Without it: "
-            "generated."
+            help="Examples for the gate, as network input: an .npz with x (n, …) and y (n,) (default: generated)."
         ),
     ] = None,
 ) -> None:
-    """Write the device's half of a federation as ONNX graphs, which train without torch.
+    """Write the device's half of a federation as ONNX graphs for training without torch.
 
-    The file appears only if a round with it ends where torch's does: each tensor at most ten times as far as rounding
-    takes it, and with the same score.
+    The file is written only if a round with it matches torch's: each tensor within ten times the rounding error, and
+    with the same score.
 
     Example: python -m export program --plan plan.toml --out har.program.zip
     """
@@ -136,19 +137,19 @@ def program_command(
 @app.command()
 def recognize(
     context: typer.Context,
-    model: Annotated[Path, typer.Argument(help="An ONNX file that `python -m export onnx` or a device wrote.")],
+    model: Annotated[Path, typer.Argument(help="An ONNX file written by `python -m export onnx` or a device.")],
     csv: Annotated[
         list[str] | None,
         typer.Argument(
-            help="CSV files with a header and a sample of both sensors in each row, or with --describe files, folders "
-            "and archives of any layout; - is standard input, the default."
+            help="CSV files with a header and samples of both sensors in each row; with --describe, files, folders "
+            "and archives of any layout; - for standard input (default)."
         ),
     ] = None,
     describe: Annotated[
         Path | None,
         typer.Option(
-            help="A description of the files, as `python -m har_pipeline describe PATH` writes it; without it the "
-            "options below describe them."
+            help="A description of the files, written by `python -m har_pipeline describe PATH` (default: the options "
+            "below)."
         ),
     ] = None,
     time: Annotated[str, typer.Option(help="The column of the times.")] = "time",
@@ -157,7 +158,7 @@ def recognize(
     ] = "acc_x,acc_y,acc_z",
     gyro: Annotated[
         str,
-        typer.Option(help="The gyroscope's columns; '' if there is none, for models that were trained without."),
+        typer.Option(help="The gyroscope's columns; '' for models that were trained without one."),
     ] = "gyro_x,gyro_y,gyro_z",
     units: Annotated[
         str,
@@ -169,7 +170,7 @@ def recognize(
     axes: Annotated[
         str,
         typer.Option(
-            help="The sensor's axes that are the device's x, y and z: right, up, out of the screen; such as y,-x,z."
+            help="The sensor's axes for the device's x (right), y (up) and z (out of the screen), such as y,-x,z."
         ),
     ] = "x,y,z",
     acceleration: Annotated[
@@ -179,21 +180,21 @@ def recognize(
             "boards), 'gravity points down' (−9.8: Apple) or 'without gravity'."
         ),
     ] = "specific force",
-    separator: Annotated[str, typer.Option(help="Between the cells of a row.")] = ",",
+    separator: Annotated[str, typer.Option(help="Separator of cells.")] = ",",
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with a file that grows, or a pipe, and answer at once.")
+        bool, typer.Option("--follow", help="Follow a growing file or a pipe, and answer immediately.")
     ] = False,
     per_window: Annotated[
-        bool, typer.Option("--per-window", help="A line for each window, not for each stretch.")
+        bool, typer.Option("--per-window", help="Print a line per window instead of per stretch.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON object for each window, with all probabilities.")
+        bool, typer.Option("--json", help="Print a JSON object per window, with all probabilities.")
     ] = False,
 ) -> None:
-    """Say what somebody was doing in a recording, or is doing now: a time line of activities, with their probability.
+    """Recognize activities in a recording or live: print a timeline with probabilities.
 
-    Samples of any rate are filtered and cut into windows as those that the model was trained on; the file says how.
-    Times are seconds since the first sample. What looks wrong in the data is said once, on standard error.
+    Samples of any rate are filtered and cut into windows like the training data's, as the file specifies. Times are
+    seconds since the first sample. Problems in the data are reported once, on standard error.
 
     Examples:
 
@@ -238,7 +239,7 @@ def recognize(
                 for visit in sorted(answered, key=in_numbers):
                     _print_lines(answered[visit])
             if is_empty:
-                raise InputError(f"{name} holds no sample; expected rows of numbers below the header")
+                raise InputError(f"{name} contains no samples; expected rows of numbers below the header")
 
 
 def _note_on(title: str, note: Callable[[str], None], words: str) -> None:
@@ -252,22 +253,20 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 @app.command()
 def predict(
-    model: Annotated[
-        Path, typer.Argument(help="An ONNX file that `python -m export onnx` wrote, of a network on images.")
-    ],
+    model: Annotated[Path, typer.Argument(help="An image model's ONNX file, written by `python -m export onnx`.")],
     images: Annotated[list[Path], typer.Argument(help="Images of any size: JPEG, PNG, WebP or BMP.")],
     masks: Annotated[
         Path | None,
         typer.Option(
-            help="A folder for masks, where the model segments: PNG files of the images' sizes, whose palette "
-            "indices are numbers of classes. Without it none are written."
+            help="A folder for a segmentation model's masks: PNG files of the images' sizes with class numbers as "
+            "palette indices (default: write none)."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each image, with all shares.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per image, with all shares.")] = False,
 ) -> None:
-    """Say what is on images: the class of each with its probability, or the classes of its pixels with their shares.
+    """Classify or segment images: print each one's class and probability, or its pixels' classes and shares.
 
-    Images are brought to the model's sides (Lanczos), masks back to the images' (nearest neighbour).
+    Images are resized to the model's input (Lanczos), and masks back to the images' sizes (nearest neighbor).
 
     Examples:
 
@@ -282,7 +281,7 @@ def predict(
 
         session = Session.load(model)
         if masks is not None and not session.metadata.segments:
-            raise InputError(f"--masks: {model} classifies whole images; leave the option out")
+            raise InputError(f"--masks: {model} classifies whole images; leave out the option")
         targets = [None] * len(images) if masks is None else mask_paths(masks, images)
         answers = ImageRecognizer(session).predict_files(images)
         for (path, answer), target in zip(answers, targets, strict=True):
@@ -320,12 +319,12 @@ def _refuse_beside_describe(context: typer.Context) -> None:
     for name in ("time", "acc", "gyro", "units", "axes", "acceleration", "separator"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise InputError(f"--describe says what --{name} does; leave one of the two out")
+            raise InputError(f"--describe already sets what --{name} sets; leave out one of them")
 
 
 @contextmanager
 def _cli_errors() -> Iterator[None]:
-    """Turn what our packages refuse into one red line: exit code 1 if a gate refuses the model, else 2."""
+    """Turn our packages' errors into one red line; exit with 1 if a gate rejects the model, else with 2."""
     try:
         yield
     except GaitwayError as error:

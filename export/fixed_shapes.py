@@ -1,8 +1,8 @@
-"""An exported network for phones' accelerators: one example at a time, by operators that NNAPI and Core ML have.
+"""Converts an exported network for phones' accelerators: one example at a time, with operators of NNAPI and Core ML.
 
-ONNX Runtime gives such an accelerator the parts of a graph whose operators it has and whose shapes are fixed; each part
-costs a hand-over. So normalizations are written as means, products and roots, and convolutions of signals as those of
-images of height 1 (NNAPI has none of one dimension). ALP's choice of a prototype stays as it is: neither has it.
+ONNX Runtime delegates the parts of a graph with supported operators and fixed shapes to an accelerator; each part costs
+a hand-over. So normalizations are written as means, products and roots, and 1D convolutions as those of images of
+height 1 (NNAPI has no 1D convolutions). ALP's choice of a prototype stays unchanged because neither supports it.
 """
 
 from __future__ import annotations

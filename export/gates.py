@@ -1,6 +1,6 @@
-"""What an exported model must show before its file appears: agreement with torch, with itself, and with the labels.
+"""Gates that an exported model must pass before its file is written: agreement with torch, itself, and the labels.
 
-Where no real examples are at hand, the gate generates some; they are not training data.
+Without real examples, the gate generates some; they aren't training data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a torch module to ONNX, with the normalisation and the metadata inside, in float32 or with int8 weights.
+"""Converts a torch module to ONNX, with normalization and metadata inside, in float32 or with int8 weights.
 
 In int8, dense layers compute in int8 and convolutions are stored in it: quantizing a convolution's input as it runs
 costs these small networks more than the product saves (0.21 ms a window of the CNN for 0.15 in float32), so a
@@ -190,7 +190,8 @@ _MAX_LEVEL = 127
 def int8_graph(graph: onnx.ModelProto) -> onnx.ModelProto:
     """Quantize the weights to int8, and dense layers' activations on the fly; ALP's matching stays exact.
 
-    A rounded similarity would pick other prototypes, so the matmul in front of each ArgMax is left alone.
+    A rounded similarity would pick other prototypes, and a rounded convolution exceed another bias, so the matmul in
+    front of each ArgMax and Greater is left alone.
     """
     # Imported here: it pulls in most of ONNX Runtime's tools, which a float32 export does not need.
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -199,7 +200,7 @@ def int8_graph(graph: onnx.ModelProto) -> onnx.ModelProto:
     source.CopyFrom(graph)
     # The quantizer transposes weights but keeps their recorded shapes, and then refuses its own graph.
     del source.graph.value_info[:]
-    scores = {name for node in source.graph.node if node.op_type == "ArgMax" for name in node.input}
+    scores = {name for node in source.graph.node if node.op_type in ("ArgMax", "Greater") for name in node.input}
     left = [node.name for node in source.graph.node if scores & set(node.output) or node.op_type == "Conv"]
     with tempfile.TemporaryDirectory() as folder, quiet():
         target = Path(folder) / "int8.onnx"

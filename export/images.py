@@ -4,9 +4,9 @@
     for answer in images.predict([np.asarray(Image.open("street.jpg").convert("RGB"))]):
         print(answer.shares)
 
-An image is brought to the model's sides as those that it was trained on were (`fit`: stretched, or with grey beside
-it), by Lanczos resampling; pixels are divided by 255, and the rest of the normalization is within the graph. A mask
-goes back to the image's own size by nearest neighbour.
+An image is resized to the model's input like the training images (`fit`: stretched, or padded with grey), by Lanczos
+resampling. Pixels are divided by 255; the graph contains the rest of the normalization. A mask is resized to the
+image's own size by nearest neighbor.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def read_image(path: Path) -> Bytes:
         with opened(path.read_bytes(), str(path), FORMATS, expected, MAX_PIXELS) as image:
             return np.asarray(image.convert("RGB"), dtype=np.uint8)
     except OSError as error:
-        raise InputError(f"{path} is no image that can be read: {error}; expected {expected}") from None
+        raise InputError(f"{path} isn't a readable image: {error}; expected {expected}") from None
     except ImageError as error:
         raise InputError(str(error)) from None
 
@@ -111,10 +111,10 @@ def mask_paths(folder: Path, images: Sequence[Path]) -> list[Path]:
         target = folder / f"{image.stem}.png"
         other = whose.setdefault(target, image)
         if other is not image:
-            raise InputError(f"{other} and {image} would both have their mask in {target}; give one folder at a time")
+            raise InputError(f"{other} and {image} would both write their mask to {target}; give one folder at a time")
     taken = {image.resolve() for image in images}
     if (over := next((path for path in whose if path.resolve() in taken), None)) is not None:
-        raise InputError(f"the mask of {whose[over]} would take the place of the image {over}; give another folder")
+        raise InputError(f"the mask of {whose[over]} would overwrite the image {over}; give another folder")
     return list(whose)
 
 

@@ -1,4 +1,4 @@
-"""Export a trained model: graph, gates, and only then the file."""
+"""Exports a trained model: makes the graph, runs the gates, and only then writes the file."""
 
 import logging
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from export.gates import (
     score_of,
 )
 from export.graph import ExportModule, float32_graph, int8_graph, ready_graph, with_weights
-from export.runtime import GateError, InputError, ModelMetadata, Session
+from export.runtime import EMBEDDING_COLUMNS, GateError, InputError, ModelMetadata, Session
 from federation.errors import SettingsError
 from federation.tasks import task_from_json
 from federation.tasks.task import Task
@@ -180,7 +180,7 @@ def export_variants(
         try:
             return make(first=(graph, exported.module))
         except (GateError, InputError, RuntimeError) as error:
-            log.info("the network's ONNX file is not used, its graph is exported anew: %s", error)
+            log.info("the network's ONNX file is not used, so its graph is exported again: %s", error)
     return make()
 
 
@@ -239,12 +239,9 @@ def metadata_of(info: CheckpointInfo) -> ModelMetadata:
 
 
 def with_columns(metadata: ModelMetadata, module: nn.Module) -> ModelMetadata:
-    """Say which columns of the embedding do not depend on how the phone lies, where the network says it."""
-    return replace(
-        metadata,
-        orientation_free_columns=tuple(getattr(module, "orientation_free_columns", ())),
-        gravity_columns=tuple(getattr(module, "gravity_columns", ())),
-    )
+    """Say which columns of the embedding don't depend on how the phone lies or on a gyroscope, if the network does."""
+    columns: dict[str, Any] = {name: tuple(getattr(module, name, ())) for name in EMBEDDING_COLUMNS}
+    return replace(metadata, **columns)
 
 
 def _task_of(metadata: ModelMetadata) -> Task:
@@ -293,7 +290,7 @@ def _write_all(content: dict[Path, bytes]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(written_whole(path))
             file.write(data)
-            file.flush()  # no room for one of them: none is renamed
+            file.flush()  # no space for one of them: rename none
 
 
 __all__ = [

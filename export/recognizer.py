@@ -1,8 +1,8 @@
-"""From timestamped samples to answers: an exported model behind the pipeline that its training windows came through.
+"""Turns timestamped samples into answers: an exported model behind the pipeline of its training windows.
 
-Samples come in any unit, at any rate and in any chunks; the windows are those of `har_pipeline.prepare`, bit for bit,
-however they were cut. What the file says of its input (rate, window, stride, filter, masked channels) decides how they
-are made. numpy and ONNX Runtime only: no torch, no pandas.
+Samples can have any unit, rate and chunks; the windows equal those of `har_pipeline.prepare`, bit for bit, for any
+chunks. The file's input specification (rate, window, stride, filter, masked channels) determines how they are made. It
+needs only numpy and ONNX Runtime, not torch or pandas.
 
     recognizer = Recognizer(Session.load("model.onnx"), SampleUnits(time="ms", acc="g", gyro="deg/s"))
     for times, acc, gyro in sensor:
@@ -164,7 +164,7 @@ class Recognizer:
         back_s = self._newest[sensor] - float(times_s[0])
         if not self.live or not back_s > RESTART_S:
             return False
-        self._warn("clock", f"the {SENSORS[sensor]}'s clock went back by {back_s:.1f} s: answers begin anew from there")
+        self._warn("clock", f"the {SENSORS[sensor]}'s clock went back by {back_s:.1f} s: answers restart from there")
         return True
 
     def _push(self, recording: Recording) -> list[Answer]:
@@ -189,7 +189,7 @@ class Recognizer:
         except SignalError as error:
             if not self.live:
                 raise
-            self._warn("signal", self._silent() or f"answers begin anew: {error}")
+            self._warn("signal", self._silent() or f"answers restart: {error}")
             self._begin()
         if self._pipeline.dropped > dropped:
             late_s = self.settings.reorder_s
@@ -220,7 +220,8 @@ class Recognizer:
         if not self._heard or not silent:
             return ""
         return (
-            f"no sample of the {SENSORS[silent[0]]} came, but this model was trained with it; push both sensors, or "
+            f"there are no samples of the {SENSORS[silent[0]]}, but this model was trained with it; push both "
+            f"sensors, or "
             "train a model on recordings without it"
         )
 

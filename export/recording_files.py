@@ -1,4 +1,4 @@
-"""Recordings for a model: files, folders and archives as a description has them, and pipes and files that still grow.
+"""Reads recordings for a model: described files, folders and archives, and pipes and growing files.
 
 The description's reader parses them, with pandas; `export.recognizer` itself does without.
 """

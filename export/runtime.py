@@ -1,9 +1,9 @@
 """Inference with an exported model: numpy and ONNX Runtime only, for devices without torch.
 
-A model classifies examples, segments images, or answers each example with a number: its metadata's `task` says which.
+A model classifies examples, segments images, or predicts a number: its metadata's `task` says which.
 
-The file says everything that is needed (labels, and what its input is; normalisation is inside the graph), and
-`Session.load` refuses one that does not. Errors: ExportError > ModelFileError, InputError; GateError is the exporter's.
+The file describes itself completely (labels and input; normalization is inside the graph), and `Session.load` rejects
+one that doesn't. Errors: ExportError > ModelFileError, InputError; GateError is the exporter's.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from gaitway.tasks import DEFAULT_TASK, TASKS, TargetKind, TaskDefinition, task_
 SCHEMA = "gaitway-model/1"
 _KINDS: dict[str, Any] = {
     "labels": list, "input": dict, "round": int, "scores": dict, "versions": dict, "task": dict,
-    "orientation_free_columns": list, "gravity_columns": list,
+    "orientation_free_columns": list, "gravity_columns": list, "acceleration_columns": list,
 }  # fmt: skip
 """Of the JSON values in a file; the others are strings."""
-_COLUMNS = ("orientation_free_columns", "gravity_columns")
-_OPTIONAL_FIELDS = frozenset({"task", *_COLUMNS})
+EMBEDDING_COLUMNS = ("orientation_free_columns", "gravity_columns", "acceleration_columns")
+_OPTIONAL_FIELDS = frozenset({"task", *EMBEDDING_COLUMNS})
 """What files of the first releases do not have; the default is what they meant."""
 _OUTPUTS = ("logits", "embedding")
 LOAD_ERRORS = (
@@ -42,7 +42,7 @@ Floats = NDArray[np.float32]
 
 
 class ExportError(GaitwayError):
-    """Root of everything that this package raises on purpose."""
+    """Base of every error that this package raises on purpose."""
 
 
 class ModelFileError(ExportError):
@@ -50,7 +50,7 @@ class ModelFileError(ExportError):
 
 
 class GateError(ExportError):
-    """The exported model did not pass a gate; no file was left."""
+    """The exported model didn't pass a gate; no file was written."""
 
 
 class InputError(ExportError, ValueError):
@@ -78,6 +78,7 @@ class ModelMetadata:
     task: dict[str, Any] = field(default_factory=lambda: {"name": DEFAULT_TASK.name})
     orientation_free_columns: tuple[int, ...] = ()
     gravity_columns: tuple[int, ...] = ()
+    acceleration_columns: tuple[int, ...] = ()
 
     @property
     def segments(self) -> bool:
@@ -123,14 +124,14 @@ class ModelMetadata:
             taken = InputSpec.from_json(values["input"])
         except InputSpecError as error:
             raise ModelFileError(f"metadata: {error}") from None
-        listed = {name: tuple(values[name]) for name in ("labels", *_COLUMNS) if name in values}
+        listed = {name: tuple(values[name]) for name in ("labels", *EMBEDDING_COLUMNS) if name in values}
         metadata = cls(**(values | listed | {"input": taken}))
         metadata.check()
         return metadata
 
     def check(self) -> None:
         """Raise ModelFileError where labels are fewer than the task has, or input or task are none that a model has."""
-        for name in _COLUMNS:
+        for name in EMBEDDING_COLUMNS:
             columns = getattr(self, name)
             _require(all(type(column) is int and column >= 0 for column in columns), name, columns)
         enough = len(self.labels) == 1 if self.measures else len(self.labels) >= self.answered.min_labels
@@ -245,4 +246,4 @@ def _check_graph(session: onnxruntime.InferenceSession, metadata: ModelMetadata)
 
 
 class ProgramError(ExportError):
-    """A program cannot be made, is not what it claims to be, or is run with what it does not take."""
+    """A program can't be made, is invalid, or is run with invalid input."""

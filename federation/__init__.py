@@ -1,4 +1,4 @@
-"""What both ends of the wire agree on: methods, the local round, the server's round, the wire format.
+"""What server and devices share: methods, the local round, the server's round, the wire format.
 
-Nothing is imported here, so that the device's supervisor can use `federation.protocol` without loading torch.
+This file imports nothing, so that the device's supervisor can use `federation.protocol` without loading torch.
 """

@@ -13,11 +13,11 @@ class FederationError(GaitwayError):
 
 
 class SettingsError(FederationError, errors.SettingsError):
-    """A method, training or plan was described with an unknown name or an impossible value."""
+    """A method, training or plan has an unknown name or an impossible value."""
 
 
 class WireError(FederationError):
-    """Bytes from outside are not what they claim to be."""
+    """Bytes from outside are invalid."""
 
 
 class UpdateError(FederationError):
@@ -25,17 +25,17 @@ class UpdateError(FederationError):
 
 
 class RoundError(FederationError):
-    """An event reached a round in a phase that cannot take it."""
+    """An event doesn't fit the round's phase."""
 
 
 class ImpossibleSumError(RoundError):
-    """A secure sum was opened that the clients in it can't have added up to by the plan's rules."""
+    """An opened secure sum is impossible for its clients under the plan's rules."""
 
 
 class RolloutError(FederationError):
-    """An event reached a rollout in a phase that cannot take it."""
+    """An event doesn't fit the rollout's phase."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> SettingsError:
-    """Name what came, what is known, and the nearest known name."""
+    """Name the unknown name, the known ones, and the nearest."""
     return SettingsError(f"unknown {kind} {name!r}; {did_you_mean(name, sorted(known))}")

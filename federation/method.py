@@ -58,16 +58,16 @@ Weights = dict[str, dict[str, float]]
 
 
 class Traits(NamedTuple):
-    """What a method asks of the parts around it; few methods ask for any of it."""
+    """A method's special requirements; most methods have none."""
 
     requires_alp: bool = False
     """Whether the model must have ALP layers, whose buffers the method shares."""
     personal_broadcast: bool = False
-    """Whether clients receive different things, so that a broadcast must be asked for by the client's id."""
+    """Whether clients get different broadcasts, which must be requested by client id."""
     uses_partial_work: bool = False
-    """Whether what a straggler did is aggregated unless the round's settings say otherwise."""
+    """Whether stragglers' partial work is aggregated by default."""
     pools_data: bool = False
-    """Whether it trains on everybody's examples in one place, which only a simulation can."""
+    """Whether it trains on everyone's examples in one place, which only a simulation can do."""
     optimizer: Literal["adam", "sgd"] | None = None
     """What a run starts with unless its settings say otherwise, of a method that doesn't work with every optimizer."""
     lr: float | None = None
@@ -89,7 +89,7 @@ class Method:
     """Whether the server takes one weighted mean of parameters, which `aggregation` may replace."""
     sum_groups: ClassVar[Mapping[str, SumKind]] = {"params": SumKind.WEIGHTED_CHANGE, "weight": SumKind.COUNT}
     """What the clients' `summand`s consist of: the server half needs their sum, and no single one."""
-    needs_single_updates: ClassVar[str] = "combines updates in its own way, and does not say what of them adds up"
+    needs_single_updates: ClassVar[str] = "combines updates in its own way, and doesn't define what adds up"
     """Why there is no such sum, of a method that overrides `fold` or `aggregate` and no `summand` with them."""
     weighting: Literal["examples", "uniform"] = "examples"
     aggregation: robust.Rule = "mean"
@@ -97,7 +97,7 @@ class Method:
     byzantine: int = 1
 
     def __init_subclass__(cls) -> None:
-        """Refuse a trait that is set on the class, where nothing would read it.
+        """Reject a trait that is set on the class, where nothing reads it.
 
         Raises:
             TypeError: naming it, and where it belongs.
@@ -115,7 +115,7 @@ class Method:
         """
         if self.aggregation != "mean" and not self.averages_parameters:
             raise SettingsError(
-                f"{self.name} has no mean of parameters that aggregation={self.aggregation} could replace"
+                f"{self.name} doesn't average parameters, so aggregation={self.aggregation} doesn't apply"
             )
         _check_rule(self, get_args(robust.Rule))
 
@@ -140,31 +140,31 @@ class Method:
         return False
 
     def task_incompatibility(self, task: Task) -> str | None:
-        """Say in words why the method cannot learn a task, and what to do about it; None where it can."""
+        """Say why the method cannot learn a task, and what to do about it; None if it can."""
         if self.sums_at and not task.has_classes:
             return (
-                f"the method {self.name} takes prototypes of classes, and the task {task.name} has no classes; "
-                "use a method that shares parameters alone, such as fedavg"
+                f"the method {self.name} uses class prototypes, but the task {task.name} has no classes; use a method "
+                f"that shares only parameters, such as fedavg"
             )
         return None
 
     @property
     def program_incompatibility(self) -> str | None:
-        """Say in words why a device cannot run the client half as graphs of operators; None where it can.
+        """Say in words why a device cannot run the client half as graphs of operators; None if it can.
 
         It can where the client's hooks are pure functions of tensors by operators that ONNX has (`export.program`).
         """
         if self.traits.pools_data:
-            return f"the method {self.name} trains on everybody's examples in one place, which no device has"
+            return f"the method {self.name} trains on everyone's examples in one place, which no device has"
         return None
 
     @property
     def sum_incompatibility(self) -> str | None:
-        """Say in words why the server half needs more than a sum of the clients' `summand`s; None where it does not."""
+        """Say why the server half needs more than a sum of the clients' `summand`s; None where it does not."""
         if self.aggregation != "mean":
             return (
-                f"aggregation={self.aggregation} must see every client's parameters, and a secure sum shows none; it "
-                "can combine the sums of random groups, by secure.groups of 3 or more"
+                f"aggregation={self.aggregation} needs every client's parameters, which a secure sum hides; to "
+                f"combine the sums of random groups, set secure.groups to 3 or more"
             )
         order = type(self).__mro__
 
@@ -186,11 +186,11 @@ class Method:
         return client
 
     def receive(self, client: Client, broadcast: Broadcast) -> tuple[Client, Tree]:
-        """Lay what came from the server over the client; return it and what the round's loss needs."""
+        """Apply the server's broadcast to the client; return it and what the round's loss needs."""
         return client._replace(params=merge(client.params, broadcast["params"])), {}
 
     def phases(self, training: TrainingConfig) -> tuple[Phase, ...]:
-        """Say which parameters train, and for how many epochs, one stretch after the other."""
+        """Return the phases of training: which parameters train, and for how many epochs."""
         return (Phase(lambda name: True, training.epochs),)
 
     def loss(
@@ -246,7 +246,7 @@ class Method:
 
     @property
     def predicts_by_broadcast(self) -> bool:
-        """Whether `refresh` changes what a client predicts, so that all are scored anew when the server has moved."""
+        """Whether `refresh` changes a client's predictions, so that all are scored again after a server update."""
         return False
 
     def refresh(self, client: Client, broadcast: Broadcast) -> Client:
@@ -316,7 +316,7 @@ class Method:
         for update in updates:
             accumulator = self.fold(state, accumulator, update)
         if accumulator is None or not accumulator.weight > 0:
-            raise RoundError("a round needs at least one update with examples to aggregate; none came")
+            raise RoundError("a round needs at least one update with examples to aggregate; got none")
         return self.finish(state, accumulator)
 
     def forget_clients(self, state: Tree, clients: Collection[str]) -> Tree:
@@ -393,6 +393,10 @@ class SumMethod(Method):
         """
         return None
 
+    def without_sensor(self, client: Client, broadcast: Broadcast) -> Broadcast:
+        """Return the broadcast as it serves a client that lacks a sensor, if the network says what that changes."""
+        return broadcast
+
     # ---- server half
 
     def weight(self, update: Update) -> float:
@@ -449,11 +453,11 @@ def trains(method: Method, training: TrainingConfig) -> bool:
 
 
 def features_incompatibility(method: Method, features_at: str) -> str | None:
-    """Say why a method can't use features that a network takes at that place, and what to do; None where it can."""
+    """Say why a method can't use features that a network takes at that place, and what to do; None if it can."""
     if features_at == "head" or not method.solves_heads:
         return None
     return (
-        f"the method {method.name} makes heads of features, so these must be what enters the head, and the model's "
+        f"the method {method.name} solves heads from features, so features must be the head's input, but the model's "
         f"option features_at is {features_at}; leave it out"
     )
 
@@ -471,3 +475,8 @@ def _check_rule(method: Method, rules: Sequence[str]) -> None:
         raise SettingsError(
             f"trim={method.trim}, byzantine={method.byzantine}: expected 0 <= trim < 0.5 and byzantine >= 0"
         )
+
+
+def sum_method_of(method: Method) -> SumMethod | None:
+    """Return a method that uploads sums, and None for one that trains in rounds."""
+    return method if isinstance(method, SumMethod) else None

@@ -1,4 +1,4 @@
-"""Independent random streams named by what they are for, so that adding a client changes no other's draws."""
+"""Independent random streams named by purpose, so that adding a client doesn't change others' draws."""
 
 from __future__ import annotations
 

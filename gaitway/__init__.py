@@ -1,1 +1,1 @@
-"""The command `gaitway`, and what every package may import: errors' root, atomic writes, scores, inputs, images."""
+"""The command `gaitway`, and the code that every package shares: base errors, atomic writes, scores, inputs, images."""

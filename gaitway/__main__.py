@@ -1,6 +1,6 @@
-"""`gaitway server|agent|sim|export|pipeline …`: hands its words to the program that they name, and loads no other.
+"""`gaitway server|agent|sim|export|pipeline …`: runs the named program with its arguments, and loads no other.
 
-So `gaitway --help` and `--version` answer at once, and a device needs nothing of what the server needs.
+`gaitway --help` and `--version` therefore answer at once, and a device doesn't need the server's dependencies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gaitway.interrupts import begin_loading, end_loading, run_program
 
 
 class Program(NamedTuple):
-    """Where a program's command line is, the extra that installs what it needs, what it is for, and where it runs."""
+    """A program's command line, the extra that installs its dependencies, its purpose, and the systems it runs on."""
 
     module: str
     extra: str
@@ -29,9 +29,9 @@ UNIX_MODULES = {"fcntl", "resource", "pwd"}
 """Modules of Python that Windows lacks."""
 PROGRAMS = {
     "server": Program("aggregator_api.cli.app", "aggregator", "Run and operate the server of a federation."),
-    "agent": Program("edge_agent.__main__", "edge", "Enrol a device, run it, and look into it."),
+    "agent": Program("edge_agent.__main__", "edge", "Enrol a device, run it, and inspect it."),
     "sim": Program("sim.cli.app", "sim", "Simulate federations on recorded data, and compare methods.", ANY),
-    "export": Program("export.__main__", "export", "Turn a trained model into ONNX, and check it.", ANY),
+    "export": Program("export.__main__", "export", "Export a trained model to ONNX, and check it.", ANY),
     "pipeline": Program("har_pipeline.cli", "runtime", "Turn recordings of motion sensors into windows.", ANY),
 }
 
@@ -40,15 +40,14 @@ Usage: gaitway PROGRAM [COMMAND] [OPTIONS]
 
 Federated learning for motion sensors: devices learn from their own movements and send weights, never recordings.
 
-Programs (each has --help, and so has each of its commands), and the systems on which they run:
-{programs}
+Programs (each of them and of their commands has --help), and the systems they run on: {programs}
 
 Also:
   --version  Print the version.
   plugins    {plugins}
   cache      {cache}
   completion {completion}
-  --help     Show this.
+  --help     Show this help.
 
 A server and its first device, on one machine:
   gaitway server serve --embedded-broker --data-dir runs/server
@@ -64,12 +63,12 @@ Each program also starts as a Python module: `gaitway server …` is `python -m 
 OTHERS = {
     "plugins": "List what installed packages add: methods, models, readers …",
     "cache": "Show, or empty, the folder where prepared windows are kept.",
-    "completion": "Print what makes bash, zsh or fish complete all of this.",
+    "completion": "Print the script that lets bash, zsh or fish complete these commands.",
 }
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the program that the first word names with the others; `words` are those of the command line if None."""
+    """Run the program named by the first word with the other words; `words` defaults to the process's arguments."""
     if "_GAITWAY_COMPLETE" in os.environ and words is None:
         _complete()
     first, *rest = list(sys.argv[1:] if words is None else words) or ["--help"]
@@ -78,7 +77,7 @@ def main(words: Sequence[str] | None = None) -> None:
     elif first in ("--version", "-V", "version"):
         print(f"gaitway {version()}")
     elif first == "plugins":
-        from gaitway.plugins import main as list_plugins  # some milliseconds, which only it needs
+        from gaitway.plugins import main as list_plugins  # takes some milliseconds, and only this path needs it
 
         raise SystemExit(list_plugins(rest))
     elif first == "cache":
@@ -93,7 +92,7 @@ def main(words: Sequence[str] | None = None) -> None:
         _run(first, rest)
     else:
         near = closest(first, PROGRAMS)
-        hint = f"did you mean `gaitway {near}`?" if near else f"there are {', '.join(PROGRAMS)}"
+        hint = f"did you mean `gaitway {near}`?" if near else f"the programs are {', '.join(PROGRAMS)}"
         _fail(f"there is no program {first[:40]!r}; {hint} `gaitway --help` describes them")
 
 
@@ -104,9 +103,9 @@ def help_text() -> str:
 
 
 def version() -> str:
-    """Return the installed distribution's version; pyproject.toml is the one place where it is written."""
+    """Return the installed distribution's version; pyproject.toml is the only place that defines it."""
     from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed  # some milliseconds, which only --version needs
+    from importlib.metadata import version as installed  # takes some milliseconds, and only --version needs it
 
     try:
         return installed("gaitway")
@@ -128,7 +127,7 @@ def _run(name: str, words: list[str]) -> None:
         from gaitway.own_packages import install_command
 
         _fail(f"`gaitway {name}` needs {error.name}, which is not installed: {install_command(program.extra)}")
-    from typer.main import get_command  # there with every program
+    from typer.main import get_command  # installed with every program
 
     from gaitway.command_line import CommandGroup
 
@@ -146,7 +145,7 @@ def _fail_if_hidden() -> None:
 
 
 def _name_programs(command: Any) -> None:
-    """Let the help of a command say `gaitway sim` where it says `python -m sim`."""
+    """Replace `python -m sim` with `gaitway sim` in a command's help."""
     for described in (command, *command.params):
         if text := getattr(described, "help", None):
             for name, program in PROGRAMS.items():
@@ -155,7 +154,7 @@ def _name_programs(command: Any) -> None:
 
 
 def _complete() -> None:
-    """Answer a shell that asks what may come next, and end."""
+    """Answer a shell's completion request, and exit."""
     from gaitway.completion import complete
 
     complete({name: (program.module, program.purpose) for name, program in PROGRAMS.items()}, OTHERS)

@@ -1,4 +1,4 @@
-"""What the command lines of all programs share: `-h`, `--quiet`, `--json`, and values that a shell completes."""
+"""What all programs' command lines share: `-h`, `--quiet`, `--json`, and shell completion of values."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ from gaitway.interrupts import loading
 from gaitway.terminal import Console, print_error
 
 UsageError: Any = typer.BadParameter.__bases__[0]
-"""Of the click that typer brings, and does not export."""
+"""From typer's bundled click, which typer doesn't export."""
 Function = TypeVar("Function", bound=Callable[..., Any])
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing but errors, or with --json nothing but the JSON.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors, or with --json only the JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
 
 
 class LaterCommand(NamedTuple):
-    """Where a function or a group's command line is, as `module:name`, and what it is for."""
+    """Where a command's function or group is, as `module:name`, and its purpose."""
 
     place: str
     purpose: str
@@ -37,12 +35,12 @@ class LaterCommand(NamedTuple):
     markup: Any
 
     def load(self, name: str) -> Any:
-        """Import it, and make a command of this name."""
+        """Import the function or group, and make a command of this name."""
         module, _, wanted = self.place.partition(":")
         found = getattr(import_module(module), wanted)
         if isinstance(found, CommandLine):
             found.rich_markup_mode = self.markup
-            command = get_group(found)  # also one of a single command
+            command = get_group(found)  # also a group with a single command
             command.name = name
             return command
         alone = CommandLine(rich_markup_mode=self.markup)
@@ -51,7 +49,7 @@ class LaterCommand(NamedTuple):
 
 
 class LaterCommands(dict[str, Any]):
-    """Commands of which some are imported when they are looked at, because that takes seconds."""
+    """Commands, some of which are imported only on first access because importing them takes seconds."""
 
     def __init__(self, commands: Mapping[str, Any], later: Mapping[str, LaterCommand]) -> None:
         super().__init__({**commands, **dict.fromkeys(later)})
@@ -78,11 +76,11 @@ class LaterCommands(dict[str, Any]):
 
 
 class CommandGroup(TyperGroup):
-    """Commands whose wrong options are errors like all others: one line on standard error."""
+    """Commands that report wrong options like all other errors: one line on standard error."""
 
     later: ClassVar[Mapping[str, LaterCommand]] = {}
     rename: ClassVar[Callable[[Any], None]] = staticmethod(lambda _: None)
-    """Called with each command before it is used: `gaitway` names the programs otherwise than `python -m`."""
+    """Called with each command before it is used, because `gaitway` names the programs differently from `python -m`."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "commands": LaterCommands(settings.get("commands") or {}, self.later)})
@@ -92,7 +90,7 @@ class CommandGroup(TyperGroup):
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, imported; only for the list in the help the words that are known of it."""
+        """Return a command, imported; the list in the help needs only its known purpose."""
         commands: Any = self.commands
         if cmd_name in commands.later and ctx.meta.get("gaitway.lists"):
             return TyperCommand(cmd_name, help=commands.later[cmd_name].purpose)
@@ -107,12 +105,12 @@ class CommandGroup(TyperGroup):
         super().format_help(ctx, formatter)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        """Read the words that stand before the command."""
+        """Parse the options before the command."""
         with _usage_errors():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Read the command's own words, and run it."""
+        """Parse the command's own arguments, and run it."""
         with _usage_errors():
             return super().invoke(ctx)
 
@@ -122,7 +120,7 @@ def _usage_errors() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":  # that one has printed the help
+        if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":  # it has printed the help
             raise
         words = error.format_message()
         print_error(f"{words}{'' if words[-1:] in '.?' else '.'} See `{error.ctx.command_path} -h`")
@@ -130,7 +128,7 @@ def _usage_errors() -> Iterator[None]:
 
 
 class CommandLine(typer.Typer):
-    """A program, or a group of its commands; one that returns something has the option `--json`, which prints that."""
+    """A program or a group of its commands; a command that returns a result has the option `--json` to print it."""
 
     def __init__(self, **settings: Any) -> None:
         context = {"help_option_names": ["-h", "--help"]}
@@ -140,16 +138,16 @@ class CommandLine(typer.Typer):
         super().__init__(context_settings=context, **settings)
 
     def later(self, name: str, place: str, purpose: str, *, can_be_quiet: bool = True) -> None:
-        """Add a command, or a group of them, that is imported when it is called.
+        """Add a command or a group that is imported when it is called.
 
         Args:
-            place: its module and name, `sim.cli.run:run`.
-            purpose: what the list of commands says of it: the first sentence of its help.
+            place: its module and name, such as `sim.cli.run:run`.
+            purpose: its text in the list of commands, which is the first sentence of its help.
         """
         self._later[name] = LaterCommand(place, purpose, can_be_quiet, self.rich_markup_mode)
 
     def command(self, *args: Any, can_be_quiet: bool = True, **settings: Any) -> Callable[[Function], Function]:
-        """Add a command; programs that run until they are stopped can't be quiet."""
+        """Add a command; programs that run until stopped have no `--quiet`."""
         add = super().command(*args, **settings)
 
         def added(function: Function) -> Function:
@@ -163,7 +161,7 @@ class CommandLine(typer.Typer):
 
 
 def _with_spread_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an option of each field of a parameter that is a NamedTuple of options, which several commands share."""
+    """Expand each parameter that is a NamedTuple of shared options into one option per field."""
     shown: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
@@ -187,7 +185,7 @@ def _with_spread_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown_as(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
-    """Let typer see these parameters."""
+    """Show typer these parameters."""
     vars(function)["__signature__"] = inspect.Signature(parameters)
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return function
@@ -233,7 +231,7 @@ def _with_quiet(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def completion(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Return what completes a word from a table's names; the last of several that a plus sign joins."""
+    """Return a completer of names from a table; it completes the last of several names joined by plus signs."""
 
     def matching(incomplete: str) -> list[str]:
         before, plus, last = incomplete.rpartition("+")

@@ -1,4 +1,4 @@
-"""`gaitway completion SHELL`: what a shell needs to complete programs, commands and options, by typer."""
+"""`gaitway completion SHELL`: prints typer's script for completing programs, commands and options."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typer.completion import completion_init, get_completion_script  # type: ign
 from gaitway.errors import ExitCode
 
 VARIABLE = "_GAITWAY_COMPLETE"
-"""Set by the shell's script when it asks what may come next."""
+"""Set by the shell's script when it asks for completions."""
 SHELLS = {
     "bash": 'eval "$(gaitway completion bash)" in ~/.bashrc',
     "zsh": 'eval "$(gaitway completion zsh)" in ~/.zshrc, after compinit',
     "fish": "gaitway completion fish > ~/.config/fish/completions/gaitway.fish",
 }
-USAGE = "Usage: gaitway completion SHELL\n\nPrint what makes a shell complete `gaitway`:\n" + "".join(
+USAGE = "Usage: gaitway completion SHELL\n\nPrint the script that lets a shell complete `gaitway`:\n" + "".join(
     f"  {shell:<5} {use}\n" for shell, use in SHELLS.items()
 )
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the script of the shell that is named; returns the exit status."""
+    """Print the named shell's script; return the exit status."""
     if len(words) != 1 or words[0] not in SHELLS:
         is_help = list(words) in (["--help"], ["-h"])
         print(USAGE, end="", file=sys.stdout if is_help else sys.stderr)
@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def complete(programs: Mapping[str, tuple[str, str]], others: Mapping[str, str]) -> None:
-    """Answer the shell: `programs` are the module and purpose of each, of which only the one begun is imported."""
+    """Answer the shell from `programs`, the module and purpose of each; only the program being typed is imported."""
     line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
     begun = line.split()[1:2]
     root = typer.Typer(add_completion=False)
@@ -51,4 +51,4 @@ def complete(programs: Mapping[str, tuple[str, str]], others: Mapping[str, str])
 
 
 def _nothing() -> None:
-    """Stand for a program that is not imported."""
+    """Stand in for a program that isn't imported."""

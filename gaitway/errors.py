@@ -1,4 +1,4 @@
-"""The root of every error that one of the packages raises on purpose, the sentences that they share, and exit codes."""
+"""The base class of all errors that our packages raise on purpose, the phrases they share, and exit codes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from enum import IntEnum
 from typing import Any, Protocol, get_args
 
 MAX_SHOWN_INPUT = 200
-"""Characters of a wrong value that a message repeats."""
+"""Characters of a wrong value that a message shows."""
 _PLAIN = (str, int, float, list, tuple, type(None))
 _SAME_CLASS, _BEGINNING = 0.75, 4  # lying and walking: 0.67, upstairs and downstairs: 0.67; walk and walking: 4 letters
-_COMPARED = 200  # of a name; comparing takes time in its square, and names come from outside
+_COMPARED = 200  # characters of a name: comparing takes quadratic time, and names come from outside
 
 
 class GaitwayError(Exception):
-    """What came, what was expected, and what to do; anything else that is raised is a bug."""
+    """Says what was wrong, what was expected, and what to do; any other exception is a bug."""
 
 
 class SettingsError(GaitwayError):
-    """A setting, an option or a name that does not exist, or does not fit; every package's `SettingsError` is one."""
+    """A setting, option or name that is unknown or has an invalid value; the base of every `SettingsError`."""
 
 
 class Invalid(Protocol):
@@ -31,7 +31,7 @@ class Invalid(Protocol):
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that `name` resembles most, or None where it resembles none."""
+    """Return the known name most similar to `name`, or None if none is similar."""
     names = list(known)
     same = next((candidate for candidate in names if candidate.lower() == name[:_COMPARED].lower()), None)
     near = [same] if same else difflib.get_close_matches(name[:_COMPARED], names, n=1, cutoff=0.5)
@@ -39,9 +39,9 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def closest_class(name: str, known: Iterable[str]) -> str | None:
-    """Return the class that `name` is a misspelling of, or None: classes resemble one another (lying, walking).
+    """Return the class that `name` misspells, or None; stricter than `closest`, as classes look alike (lying, walking).
 
-    Each word of the name must be nearly one of the class's, in the same order, or the beginning of one.
+    Each word of the name must nearly equal, or begin, one of the class's words, in the same order.
     """
     words = _words(name[:_COMPARED])
     near = ((candidate, _words(candidate)) for candidate in known)
@@ -51,13 +51,13 @@ def closest_class(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name that `name` resembles most, if any, and list them all in the order given."""
+    """Suggest the known name most similar to `name`, if any, and list all of them in the given order."""
     names = list(known)
     return _suggestion(closest(name, names), names)
 
 
 def unknown_class(name: str, known: Iterable[str]) -> str:
-    """Suggest the class that was meant, if `name` is nearly one, and list all of them in the order given."""
+    """Suggest the intended class if `name` nearly matches one, and list all of them in the given order."""
     names = list(known)
     return _suggestion(closest_class(name, names), names)
 
@@ -78,19 +78,19 @@ def _alike(words: Sequence[str], others: Sequence[str]) -> bool:
 
 
 def first_problem(error: Invalid, *, input_shown: bool = False, model: object = None) -> str:
-    """Say which field is wrong and why; `input_shown` adds what came, unless it is a `SecretStr`.
+    """Say which field is wrong and why; `input_shown` adds the received value, unless it is a `SecretStr`.
 
-    `model` is what was validated, where a person wrote it: then the words are plain, and an unknown key is answered
-    with the nearest known one.
+    `model` is the validated class if a person wrote the input: the message then uses plain terms, and suggests the
+    nearest known key for an unknown one.
     """
     first = error.errors(include_url=False, include_context=False)[0]
     where = ".".join(map(str, first["loc"]))[:100]
     words = first["msg"].removeprefix("Value error, ")
     if model is not None:
         words = _plain_words(first, words, model)
-    # a whole section is not repeated: it is long, and other keys of it may be secret, as may be what a misspelt one has
+    # a whole section isn't shown: it is long, and its other keys, or a misspelt one's value, may be secret
     shown = input_shown and first["type"] not in ("missing", "extra_forbidden") and isinstance(first["input"], _PLAIN)
-    shown_input = f" (came: {repr(first['input'])[:MAX_SHOWN_INPUT]})" if shown else ""
+    shown_input = f" (got {repr(first['input'])[:MAX_SHOWN_INPUT]})" if shown else ""
     return f"{where}: {words}{shown_input}" if where else f"{words}{shown_input}"
 
 
@@ -107,11 +107,11 @@ _PLAINLY = {
     "less than or equal to": "at most",
     "greater than": "more than",
 }
-"""What pydantic calls a value, and what a person does."""
+"""Pydantic's term for a value, and the plain one."""
 
 
 def _plain_words(problem: Mapping[str, Any], words: str, model: object) -> str:
-    """Say in plain words what pydantic found wrong with a value."""
+    """Say in plain terms what pydantic found wrong with a value."""
     if problem["type"] == "extra_forbidden":
         *path, name = problem["loc"]
         return f"there is no such key; {did_you_mean(str(name), _keys_at(model, path))}"
@@ -125,7 +125,7 @@ def _plain_words(problem: Mapping[str, Any], words: str, model: object) -> str:
 
 
 def _keys_at(model: object, path: Sequence[object]) -> list[str]:
-    """Return the keys of a pydantic model's section; [] where it is none."""
+    """Return the keys of a pydantic model's section; [] if the path isn't a section."""
     fields: Mapping[str, Any] | None = getattr(model, "model_fields", None)
     if fields is None:  # a union or a list of sections
         parts = (_keys_at(part, path) for part in get_args(model))
@@ -138,15 +138,15 @@ def _keys_at(model: object, path: Sequence[object]) -> list[str]:
 
 
 class ExitCode(IntEnum):
-    """What an exit status means; others come from the shell or from a signal (128 and its number)."""
+    """The meaning of an exit status; others come from the shell or from a signal (128 plus its number)."""
 
     DONE = 0
-    """Also of a server, a broker or a device that Ctrl-C or SIGTERM has ended."""
+    """Also for a server, broker or device stopped by Ctrl-C or SIGTERM."""
     FAILED = 1
-    """The outcome is bad: a check found a problem, a gate refused a model, a server could not be reached."""
+    """The command ran with a bad outcome: a check failed, a gate rejected a model, a server couldn't be reached."""
     REFUSED = 2
-    """Nothing was done: an option, a setting or a file is not what is needed, and the message says what is."""
+    """Nothing was done: an option, setting or file is invalid, and the message says what is expected."""
     PENDING = 3
-    """An operator must approve first; the same command goes on afterwards."""
+    """An operator must approve first; run the same command again afterwards to continue."""
     INTERRUPTED = 130
-    """Ctrl-C; the same command goes on where the work can be resumed."""
+    """Ctrl-C; run the same command again to continue, if the work can be resumed."""

@@ -1,8 +1,8 @@
-"""What all packages know of any network: what it takes, and which of its parameters are the head.
+"""A network's input specification, and the names of its head's parameters, for all packages.
 
-What it takes is one example's shape, its channels with their units, and how raw values become its input.
+The specification holds one example's shape, its channels with their units, and how raw values become input.
 
-Checkpoints and exported models carry it, and the inference session, which knows neither torch nor `models`, reads it.
+Checkpoints and exported models carry it. The inference session reads it without torch and without `models`.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from gaitway.errors import GaitwayError
 
 InputKind = Literal["window", "image", "vector"]
 Fit = Literal["pad", "stretch"]
-"""How an image of another shape is brought to the input's: with grey beside it, or stretched over all of it."""
+"""How an image of another shape is fitted to the input's: padded with grey, or stretched."""
 SENSOR_CHANNELS = ("acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z")
 SENSOR_UNITS = ("m/s^2", "m/s^2", "m/s^2", "rad/s", "rad/s", "rad/s")
 PIXELS = "pixel / 255"
 DEVICE_AXES = "x right, y up, z out of the screen, right-handed; at rest the axis that points up shows +9.81 m/s^2"
-"""A phone's axes as Android and W3C have them, seen from its front; a board has its own, turned to these."""
+"""A phone's axes as Android and W3C define them, seen from its front; a board's own axes are rotated to these."""
 GYROSCOPE = SENSOR_CHANNELS[3:]
 HEAD = "head."
-"""How the names of a classifier's parameters begin, in every network; what comes before it makes the features."""
+"""Prefix of the classifier's parameters in every network; the layers before it compute the features."""
 MIN_STD = 1e-3
-"""Below the resolution of any phone's sensor (m/s² or rad/s): a constant channel comes out as zeros, not as noise."""
+"""Below the resolution of any phone's sensor (m/s² or rad/s), so that a constant channel becomes zeros, not noise."""
 _COLOURS = {1: ("grey",), 3: ("red", "green", "blue")}
 
 
 class InputSpecError(GaitwayError):
-    """The fields of an `InputSpec` do not fit each other, or are no such fields."""
+    """The fields of an `InputSpec` contradict each other, or are unknown."""
 
 
 AntiAlias = Literal["always", "downsampling"]
-"""Which sensors are low-passed: those of 0.9 of the windows' rate or more, or those that are faster than it."""
+"""Which sensors are low-passed: those with at least 0.9 of the windows' rate, or those that are faster than it."""
 SLOWER: Mapping[AntiAlias, str] = {
     "always": "below 0.9 of rate_hz: least-squares interpolation, up to 0.42 of the sensor's own rate",
     "downsampling": "below 1.1 of rate_hz: least-squares interpolation, up to 0.42 of the sensor's own rate",
 }
-"""Which sensors are interpolated instead, in words, for each `anti_alias`."""
+"""Description of the sensors that are interpolated instead, for each `anti_alias`."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class LowPass:
     anti_alias: AntiAlias = "always"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, for JSON; `anti_alias` only where it isn't "always", as in files of earlier versions."""
+        """Return the fields for JSON; `anti_alias` is omitted if it is "always", as in files of earlier versions."""
         return {name: value for name, value in asdict(self).items() if (name, value) != ("anti_alias", "always")}
 
     def describe(self) -> str:
-        """Return what it is called, for people."""
+        """Return a readable description."""
         return (
             f"low-pass {self.cutoff_hz:g} Hz (windowed sinc, half-width {self.half_width_s:g} s); sensors {self.slower}"
         )
@@ -73,13 +73,13 @@ class LowPass:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One example x, float32: windows (time, channels), images (channels, height, width) or vectors (numbers,).
+    """A network's float32 input: windows (time, channels), images (channels, height, width) or vectors (numbers,).
 
-    Preprocessing is (x − mean) / std, a number for each channel. `units` are those of the raw x. Windows alone have a
-    rate in Hz, a stride in samples, and say whether gravity is `included` in their accelerations, in which `axes`
-    they are measured, and by which `filter` they came from a sensor's own samples. `masked` channels were zeros (in
-    raw units) when the model was trained: the gyroscope's, where there was none. Images have a `fit` instead: how
-    images of other sizes become examples (`gaitway.images`).
+    Preprocessing is (x − mean) / std per channel. `units` are those of the raw x. Only windows have a rate in Hz, a
+    stride in samples, a statement whether gravity is `included` in their accelerations, the `axes` they are measured
+    in, and the `filter` applied to the sensor's own samples. `masked` channels were zeros (in raw units) when the model
+    was trained, such as a missing gyroscope's. Only images have a `fit`: how images of other sizes become examples
+    (`gaitway.images`).
     """
 
     kind: InputKind
@@ -109,7 +109,7 @@ class InputSpec:
     ) -> InputSpec:
         """Describe windows (window, 6) of accelerometer and gyroscope in m/s² and rad/s.
 
-        A gyroscope whose statistics are those of zeros was masked.
+        A gyroscope with the statistics of zeros was masked.
         """
         return cls(
             "window", (window, len(SENSOR_CHANNELS)), SENSOR_CHANNELS, SENSOR_UNITS, tuple(mean), tuple(std),
@@ -120,14 +120,14 @@ class InputSpec:
     def images(
         cls, shape: Sequence[int], mean: Sequence[float], std: Sequence[float], fit: Fit = "stretch"
     ) -> InputSpec:
-        """Describe images of a shape (channels, height, width), whose pixels lie between 0 and 1."""
+        """Describe images (channels, height, width) with pixels between 0 and 1."""
         channels = _COLOURS.get(shape[0]) or tuple(f"channel {i}" for i in range(shape[0]))
         units = (PIXELS,) * len(channels)
         return cls("image", tuple(shape), channels, units, tuple(mean), tuple(std), fit=fit)
 
     @classmethod
     def vectors(cls, mean: Sequence[float], std: Sequence[float]) -> InputSpec:
-        """Describe vectors, each of whose numbers has a mean and a deviation of its own."""
+        """Describe vectors with a mean and a deviation for each number."""
         count = len(mean)
         names = tuple(f"x{i}" for i in range(count))
         return cls("vector", (count,), names, ("1",) * count, tuple(mean), tuple(std))
@@ -153,12 +153,12 @@ class InputSpec:
         return (len(self.channels), *(1 for _ in self.shape[self.channel_axis + 1 :]))
 
     def describe(self) -> str:
-        """Return the shape of a batch and the units, for messages."""
+        """Return the shape of a batch and its units, for messages."""
         units = " and ".join(dict.fromkeys(self.units))
         return f"(n, {', '.join(map(str, self.shape))}) in {units}"
 
     def check(self) -> None:
-        """Raise InputSpecError, naming the field, where they do not describe examples of this kind."""
+        """Raise InputSpecError, naming the field, if the fields don't describe examples of this kind."""
         dims = {"window": 2, "image": 3, "vector": 1}
         _require(self.kind in get_args(InputKind), "kind", self.kind)
         counts = all(isinstance(size, int) and size > 0 for size in self.shape)
@@ -175,14 +175,14 @@ class InputSpec:
         if self.kind == "window":
             _require(isinstance(self.rate_hz, (int, float)) and self.rate_hz > 0, "rate_hz", self.rate_hz)
             _require(isinstance(self.stride, int) and self.stride > 0, "stride", self.stride)
-            # Samples that were turned or filtered in another way are other data: better refused than misjudged.
+            # Samples with other axes or another filter are different data: refuse them rather than misclassify them.
             _require(self.gravity == "included", "gravity", self.gravity)
             _require(self.axes == DEVICE_AXES, "axes", self.axes)
             _require(self.filter is not None and _describes_filter(self.filter), "filter", self.filter)
             _require(self.masked in ((), GYROSCOPE), "masked", self.masked)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, for JSON; only images have a `fit`, so other files are those of earlier versions."""
+        """Return the fields for JSON; only images have a `fit`, so files of other inputs match earlier versions'."""
         values = {name: value for name, value in asdict(self).items() if name != "fit" or value is not None}
         return values if self.filter is None else {**values, "filter": self.filter.to_json()}
 
@@ -192,7 +192,7 @@ class InputSpec:
         known = [field.name for field in fields(cls)]
         if not isinstance(values, Mapping) or set(values) | {"fit"} != set(known):
             raise InputSpecError(f"input is {values!r}; expected an object of {', '.join(known)}")
-        # files of images from before there was a choice do not say it; all were stretched
+        # files from before this option omit it; their images were stretched
         values = {"fit": "stretch" if values["kind"] == "image" else None, **values}
         for name in ("shape", "channels", "units", "mean", "std", "masked"):
             _require(isinstance(values[name], list), name, values[name])
@@ -221,4 +221,4 @@ def _describes_filter(low_pass: LowPass) -> bool:
 
 def _require(condition: bool, name: str, value: object) -> None:
     if not condition:
-        raise InputSpecError(f"input's {name} is {value!r}; that does not describe examples that a model takes")
+        raise InputSpecError(f"input's {name} is {value!r}; that doesn't describe a model's input")

@@ -1,8 +1,8 @@
-"""Ctrl-C in every program: no traceback, at once while something is being imported, and one set of exit codes.
+"""Ctrl-C handling for all programs: no traceback, immediate exit during imports, and one set of exit codes.
 
-An interrupt within an import is swallowed or turned into another error by what is imported (NumPy 2 recurses until it
-fails), so there it ends the process instead of being raised. Python ignores what is raised in a callback of `fork` or
-in a `__del__`: such an interrupt is sent once more.
+Imported modules may swallow an interrupt or turn it into another error (NumPy 2 recurses until it fails), so during an
+import it ends the process instead of being raised. Python ignores exceptions in a callback of `fork` or in `__del__`,
+so such an interrupt is sent again.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gaitway.errors import ExitCode
 IMPORT_MACHINERY = "<frozen importlib._bootstrap>"
 SAID = "Interrupted."
 FIRST_NOTICE_S, NOTICE_S = 4.0, 10.0
-"""After so long a program says that it is being loaded, and again each time after so long."""
+"""Interval after which a loading program says so, again and again."""
 RESEND_S = 0.01
-"""After which a callback that ignored an interrupt has returned."""
+"""Time after which a callback that ignored an interrupt has surely returned."""
 _loaded = threading.Event()
 
 
 def begin_loading() -> None:
-    """Let Ctrl-C end the process without a word from now on: a program that is being loaded has nothing to clean up.
+    """Let Ctrl-C end the process silently from now on, because a loading program has nothing to clean up.
 
-    Where loading takes long, lines on standard error say so until `run_program` or `end_loading`. Where SIGINT is
-    ignored, as in what a shell runs in the background, it stays so.
+    If loading takes long, lines on standard error say so until `run_program` or `end_loading`. If SIGINT is ignored, as
+    in a shell's background jobs, it stays ignored.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -43,7 +43,7 @@ def begin_loading() -> None:
 
 
 def end_loading() -> None:
-    """Make Ctrl-C an exception again, which is sent once more where Python has ignored it."""
+    """Make Ctrl-C an exception again, and resend it if Python ignored it."""
     _loaded.set()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -52,7 +52,7 @@ def end_loading() -> None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Say on standard error that the block takes long, where it does."""
+    """Say on standard error that the block takes long, if it does."""
     _loaded.clear()
     threading.Thread(target=_say_loading, daemon=True).start()
     try:
@@ -62,10 +62,10 @@ def loading() -> Iterator[None]:
 
 
 def run_program(program: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-    """Run a command line (typer's app or click's command), in which Ctrl-C is an exception again.
+    """Run a command line (typer's app or click's command) with Ctrl-C as an exception again.
 
     Raises:
-        SystemExit: with the exit code; one line says that it was interrupted, and what `resumable` has to say of it.
+        SystemExit: with the exit code; one line reports an interrupt, with the message of `resumable`.
     """
     end_loading()
     if is_heeded := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -84,7 +84,7 @@ def run_program(program: Callable[..., Any], *arguments: Any, **options: Any) ->
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process, without the seconds that Python takes to free what a program has imported."""
+    """End the process without spending seconds on freeing imported modules."""
     atexit._run_exitfuncs()  # noqa: SLF001 (there is no public way)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -92,10 +92,10 @@ def end_process(code: int) -> NoReturn:
 
 
 class HeldSignals:
-    """Holds the first Ctrl-C or SIGTERM back until the block ends, so that the block can save its work.
+    """Delays the first Ctrl-C or SIGTERM until the block ends, so that the block can save its work.
 
     The block leaves early when `held` is not None. A second signal of the same kind is delivered at once. `notice` is
-    printed for the first. In other threads than the main one nothing is held: Python delivers signals to that one.
+    printed for the first. Only the main thread can hold signals, because Python delivers them there.
     """
 
     def __init__(self, notice: str) -> None:
@@ -104,7 +104,7 @@ class HeldSignals:
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> HeldSignals:
-        """Take the signals over, except those that this process ignores."""
+        """Take over the signals, except those that this process ignores."""
         if threading.current_thread() is threading.main_thread():
             found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
             self._handlers = {n: handler for n, handler in found.items() if handler not in (None, signal.SIG_IGN)}
@@ -113,7 +113,7 @@ class HeldSignals:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Give the signals back, and deliver the one that was held unless the block has failed."""
+        """Restore the signals, and deliver the held one unless the block failed."""
         self._give_back()
         if self.held is not None and kind is None:
             signal.raise_signal(self.held)
@@ -124,7 +124,7 @@ class HeldSignals:
             signal.raise_signal(number)
         elif self.held is None:
             self.held = number
-            with suppress(RuntimeError):  # the signal came while something else was being printed
+            with suppress(RuntimeError):  # the signal arrived during another print
                 print(self._notice, file=sys.stderr, flush=True)
 
     def _give_back(self) -> None:
@@ -135,7 +135,7 @@ class HeldSignals:
 
 @contextmanager
 def resumable(words: str) -> Iterator[None]:
-    """Have a Ctrl-C within the block say these words: how to go on."""
+    """Make Ctrl-C within the block print this hint on how to continue."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -176,7 +176,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _notes(error: BaseException | None) -> list[str]:
-    """Return the notes of the interrupt that this error came from."""
+    """Return the notes of the interrupt that caused this error."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return [str(words) for words in error.args]

@@ -1,7 +1,7 @@
-"""Log records with the federation, round, device and update that they are about in fields of their own.
+"""Log records with separate fields for the federation, round, device and update that they are about.
 
-Whoever logs passes them by `extra=about(federation=…, round=…)`, never as part of the text: what a device says about
-itself cannot make a field. `JsonLines` writes each as a key, `TextLines` after the message.
+Pass them as `extra=about(federation=…, round=…)`, never within the message, so that text from a device can't forge a
+field. `JsonLines` writes each as a key, `TextLines` after the message.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MESSAGE_CHARACTERS = 8_000
 def about(
     *, federation: str = "", round: int | None = None, device: str = "", update: str = ""
 ) -> dict[str, str | int]:
-    """Return a record's `extra`: what is given, and nothing of the rest."""
+    """Return a record's `extra` with the given fields only."""
     given = {"federation": federation, "round": round, "device": device, "update": update}
     return {name: value for name, value in given.items() if value not in ("", None)}
 
 
 class TextLines(logging.Formatter):
-    """Lines for people: the message, and then the fields that it has."""
+    """Readable lines: the message, then its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's line with its fields, and its traceback below."""

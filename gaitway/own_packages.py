@@ -1,6 +1,6 @@
-"""Gaitway's top-level packages, which a user's file beside a script can hide, and how its extras are installed.
+"""Gaitway's top-level packages: detects a user's file that shadows one, and says how to install extras.
 
-No package index has Gaitway: a name alone would find nothing, or somebody else's package.
+Gaitway isn't on a package index, so its bare name would find nothing or someone else's package.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def is_own_module(name: str) -> bool:
 
 
 def hidden_packages() -> dict[str, Path]:
-    """Return the files that Python would import in place of our packages, by the package's name."""
+    """Return the files that Python would import instead of our packages, by package name."""
     origins = {name: _origin(name) for name in OWN_PACKAGES}
     root = Path(__file__).parent.parent
     return {name: path for name, path in origins.items() if path is not None and path.parent.parent != root}
 
 
 def refuse_hidden(*names: str) -> None:
-    """Refuse to go on where a file hides one of these packages of ours.
+    """Raise an error if a file shadows one of these packages.
 
     Raises:
         ImportError: naming the file, and what to do.
@@ -45,7 +45,7 @@ def refuse_hidden(*names: str) -> None:
 
 
 def exit_if_hidden(*names: str) -> None:
-    """End a program, with one line, where a file hides one of the packages that it needs."""
+    """End the program with one line if a file shadows one of the packages that it needs."""
     try:
         refuse_hidden(*names)
     except ImportError as error:
@@ -54,12 +54,12 @@ def exit_if_hidden(*names: str) -> None:
 
 
 def hidden_words(name: str, path: Path) -> str:
-    """Say which file hides a package, and what to do."""
+    """Say which file shadows a package, and what to do."""
     return f"{path} hides Gaitway's package `{name}`: rename it, or run Python from another folder"
 
 
 def _origin(name: str) -> Path | None:
-    """Return the file of a module, without importing it; None where there is none, or it has none."""
+    """Return a module's file without importing it; None if the module doesn't exist or has no file."""
     module = sys.modules.get(name)
     try:
         spec = module.__spec__ if module is not None else find_spec(name)
@@ -69,7 +69,7 @@ def _origin(name: str) -> Path | None:
 
 
 def install_command(extra: str) -> str:
-    """Return the pip command that adds an extra, from the folder or file that this Gaitway was installed from."""
+    """Return the pip command that adds an extra from the source that this Gaitway was installed from."""
     try:
         noted = json.loads(distribution("gaitway").read_text("direct_url.json") or "{}")  # PEP 610
         url = str(noted["url"])

@@ -1,6 +1,6 @@
-"""Text for people that comes from outside: valid Unicode in NFC on one line, which every screen and store takes.
+"""Validation of displayed text from outside: valid Unicode in NFC on one line, safe for every screen and store.
 
-Also labels as people read them (the phone's app has the same words, generated from here), and values as TOML.
+Also readable labels (the phone app's are generated from these), and values as TOML.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_LABEL = 100
-"""Characters of a class's name, an activity's or a number's."""
+"""Characters in the name of a class, an activity or a number."""
 MAX_DEPTH = 32
-"""Of values in values."""
+"""Nesting depth of values."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""They let a text read otherwise than it is (Trojan Source, Boucher and Anderson, 2023)."""
+"""Characters that make text look different from what it is (Trojan Source, Boucher and Anderson, 2023)."""
 
 
 def cleaned(text: str) -> str:
-    """Return a text in NFC, with a blank for every control character and U+FFFD for what is no character.
+    """Return text in NFC, with a blank for every control character and U+FFFD for invalid characters.
 
-    For what programs say, such as errors: better shown with a blank than refused.
+    For program output such as errors, which is better shown with a blank than rejected.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -31,10 +31,10 @@ def cleaned(text: str) -> str:
 
 
 def checked(text: str) -> str:
-    """Return a text that a person or a file gave in NFC.
+    """Return text from a person or a file in NFC.
 
     Raises:
-        ValueError: naming the first character that is a control character or no character.
+        ValueError: naming the first control character or invalid character.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -47,15 +47,15 @@ def checked(text: str) -> str:
 
 
 def checked_values(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """Return values of JSON whose every text, keys too, is as `checked` returns it.
+    """Return JSON values with every text, including keys, as `checked` returns it.
 
     Raises:
-        ValueError: for a text that `checked` refuses, or values that lie too deep.
+        ValueError: for text that `checked` rejects, or values that are nested too deeply.
     """
     if isinstance(value, str):
         return checked(value)
     if not depth:
-        raise ValueError(f"values lie in one another deeper than {MAX_DEPTH}")
+        raise ValueError(f"values are nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
         return {checked_values(key, depth - 1): checked_values(inner, depth - 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -80,11 +80,11 @@ SPELLED_OUT = {
     "climbingup": "climbing up",
     "climbingdown": "climbing down",
 }
-"""Names that data sets publish, where people would not guess them."""
+"""Names from published data sets that people wouldn't guess."""
 
 
 def label_text(label: str) -> str:
-    """Return a label as people read it: stairs_up is 'stairs up', and so is MotionSense's ups."""
+    """Return a readable label: 'stairs up' for stairs_up, and for MotionSense's ups."""
     if label in SPELLED_OUT:
         return SPELLED_OUT[label]
     words = label.replace("_", " ")
@@ -95,7 +95,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def inline_toml(value: Any) -> str:
-    """Write a text, number, truth value, list or table on one line; TOML has nothing for None."""
+    """Write a string, number, boolean, list or table on one line; TOML has no None."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{toml_key(key)} = {inline_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -106,12 +106,12 @@ def inline_toml(value: Any) -> str:
 
 
 def toml_key(key: str) -> str:
-    """Write a key, in quotes where it needs them."""
+    """Write a key, quoted if necessary."""
     return key if _BARE.fullmatch(key) else json.dumps(key)
 
 
 def toml_tables(tree: Mapping[str, Any]) -> str:
-    """Write a tree whose tables at the top have a heading each; None and empty tables are left out."""
+    """Write a tree with a heading for each top-level table; None and empty tables are left out."""
     plain = {key: value for key, value in tree.items() if value is not None and not isinstance(value, Mapping)}
     lines = [f"{toml_key(key)} = {inline_toml(value)}" for key, value in plain.items()]
     for name, table in tree.items():

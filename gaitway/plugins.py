@@ -1,12 +1,12 @@
-"""Entries from other packages: an installed package adds a method, model, reader … to our tables by an entry point.
+"""Plug-ins: an installed package adds a method, model, reader … to our tables by an entry point.
 
     [project.entry-points."gaitway.methods"]
     feddyn = "my_package.feddyn:FedDyn"
 
-`EntryTable` is each of our tables: our entries, and those of installed packages, which are imported when they are first
-asked for. `allow` bounds whose code that may be: a device names them in its configuration.
+Each of our tables is an `EntryTable` with our entries and those of installed packages, which are imported on first use.
+`allow` limits the packages whose code may run: a device names them in its configuration.
 
-`main` is `gaitway plugins`, which lists what installed packages add.
+`main` implements `gaitway plugins`, which lists these entries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Entry = TypeVar("Entry")
 
 
 class PluginError(GaitwayError):
-    """An entry of another package cannot be used."""
+    """An entry of another package can't be used."""
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,23 @@ _tables: dict[str, EntryTable[Any]] = {}
 
 
 def normalized(package: str) -> str:
-    """Return a distribution's name as package indexes compare it: `My_Package` and `my-package` are one."""
+    """Return a distribution's name as package indexes compare it: `My_Package` equals `my-package`."""
     return "-".join(part for part in package.lower().replace("_", "-").replace(".", "-").split("-") if part)
 
 
 def allow(packages: Iterable[str] | None) -> None:
-    """Let this process import entries of these packages alone; None: of every installed one, as at the start."""
+    """Let this process import entries of these packages only; None, the initial state, allows all packages."""
     global _allowed
     _allowed = None if packages is None else frozenset(map(normalized, packages))
 
 
 @cache
 def installed() -> tuple[Plugin, ...]:
-    """Return the entries of all installed packages, allowed or not, by group, name and package; nothing is imported."""
+    """Return all installed packages' entries, allowed or not, by group, name and package, without imports."""
     found = {
         Plugin(group, entry.name, entry.value, distribution.name, distribution.version)
         for distribution in distributions()
-        if "[gaitway." in (distribution.read_text("entry_points.txt") or "")  # to parse all takes a tenth of a second
+        if "[gaitway." in (distribution.read_text("entry_points.txt") or "")  # parsing all takes 0.1 s
         for entry in distribution.entry_points
         if (group := entry.group.removeprefix("gaitway.")) in GROUPS and entry.group != group
     }
@@ -83,12 +83,12 @@ def installed() -> tuple[Plugin, ...]:
 
 
 def find(group: str, name: str) -> Plugin | None:
-    """Return an installed package's entry, allowed or not; None if there is none of that name."""
+    """Return an installed package's entry, allowed or not; None if the name is unknown."""
     return next((plugin for plugin in installed() if (plugin.group, plugin.name) == (group, name)), None)
 
 
 def hint(group: str, name: str) -> str:
-    """Say that a package which is installed and not allowed has an entry; empty if none has."""
+    """Name the installed but disallowed package that has an entry; empty if there isn't one."""
     plugin = find(group, name)
     if plugin is None or plugin.is_allowed:
         return ""
@@ -99,9 +99,9 @@ def hint(group: str, name: str) -> str:
 
 
 def missing(required: Mapping[str, str]) -> str:
-    """Say which package is missing of those that a plan requires, and what to do; empty if none is.
+    """Say which of a plan's required packages is missing, and what to do; empty if none is.
 
-    `required` is of `group:name` to the package and its version, as `Plugin.describe` names them.
+    `required` maps `group:name` to the package and its version, as `Plugin.describe` writes them.
     """
     for key, package in required.items():
         group, _, name = key.partition(":")
@@ -117,9 +117,9 @@ def missing(required: Mapping[str, str]) -> str:
 class EntryTable(MutableMapping[str, Entry], Generic[Entry]):
     """Entries by name: ours, and those that installed packages declare for the group.
 
-    `check` says what is wrong with an entry of another package, empty if nothing is; `load` makes an entry of an entry
-    point, by default by importing it. Ours win over another's of the same name. An entry that cannot be imported is
-    an error where it is asked for by name, and is left out, with a line in the log, where all are listed.
+    `check` returns what is wrong with another package's entry, or an empty string; `load` turns an entry point into an
+    entry, by default by importing it. Our entry wins over another package's of the same name. An entry that can't be
+    imported raises an error when requested by name; listings log it and leave it out.
     """
 
     def __init__(
@@ -137,17 +137,17 @@ class EntryTable(MutableMapping[str, Entry], Generic[Entry]):
         _tables[group] = self
 
     def plugin(self, name: str) -> Plugin | None:
-        """Return the allowed entry of another package of that name; None if it is ours, or there is none."""
+        """Return another package's allowed entry of that name; None if it is ours or unknown."""
         if name in self._own:
             return None
         return next((plugin for plugin in self._plugins() if plugin.name == name), None)
 
     def __getitem__(self, name: str) -> Entry:
-        """Return an entry, which is imported first if it is another package's.
+        """Return an entry, importing it first if it is another package's.
 
         Raises:
             KeyError: if there is none.
-            PluginError: if it cannot be imported, or is not what the table holds.
+            PluginError: if it can't be imported, or doesn't belong in the table.
         """
         if name in self._own:
             return self._own[name]
@@ -176,11 +176,11 @@ class EntryTable(MutableMapping[str, Entry], Generic[Entry]):
         return name in self._own or any(plugin.name == name for plugin in self._plugins())
 
     def items(self) -> ItemsView[str, Entry]:
-        """Return names and entries, without those that cannot be imported."""
+        """Return names and entries, without those that can't be imported."""
         return self._importable().items()
 
     def values(self) -> ValuesView[Entry]:
-        """Return the entries, without those that cannot be imported."""
+        """Return the entries, without those that can't be imported."""
         return self._importable().values()
 
     def _plugins(self) -> list[Plugin]:
@@ -199,27 +199,27 @@ class EntryTable(MutableMapping[str, Entry], Generic[Entry]):
         where = f"{plugin.group}:{plugin.name} of the package {plugin.describe()}"
         try:
             entry = self._load(EntryPoint(plugin.name, plugin.target, f"gaitway.{plugin.group}"))
-        except Exception as error:  # whatever another's module does when it is imported
+        except Exception as error:  # another package's module may raise anything when imported
             why = f"{type(error).__name__}: {error}"
-            raise PluginError(f"{where} ({plugin.target}) cannot be imported: {why}") from error
+            raise PluginError(f"{where} ({plugin.target}) can't be imported: {why}") from error
         if wrong := self._check(plugin.name, entry):
-            raise PluginError(f"{where} ({plugin.target}) is not what the table holds: {wrong}")
-        return cast(Entry, entry)  # `check` has looked at it
+            raise PluginError(f"{where} ({plugin.target}) doesn't fit its group: {wrong}")
+        return cast(Entry, entry)  # `check` has verified it
 
 
 def provider(group: str, name: str) -> Plugin | None:
-    """Return the package's entry that a table of this process uses by that name; None if it is ours or unknown."""
+    """Return the other package's entry that this process uses by that name; None if it is ours or unknown."""
     return _tables[group].plugin(name) if group in _tables else None
 
 
 def named_subclass(base: type, attribute: str = "name") -> Callable[[str, object], str]:
-    """Return a check that an entry is a subclass of `base` whose attribute is the entry's name."""
+    """Return a check that an entry is a subclass of `base` whose attribute equals the entry's name."""
 
     def check(name: str, entry: object) -> str:
         if not (isinstance(entry, type) and issubclass(entry, base)):
-            return f"expected a subclass of {base.__module__}.{base.__qualname__}, came {entry!r}"
+            return f"expected a subclass of {base.__module__}.{base.__qualname__}, got {entry!r}"
         if (own := getattr(entry, attribute, None)) != name:
-            return f"expected {attribute} = {name!r}, as the entry point is called, came {own!r}"
+            return f"expected {attribute} = {name!r}, the entry point's name, got {own!r}"
         return ""
 
     return check
@@ -229,13 +229,13 @@ USAGE = """\
 Usage: gaitway plugins [--json]
 
 List what installed packages add: methods, models, readers, tasks, sensors, partitions. Nothing is imported.
-A package adds an entry by an entry point of the group gaitway.methods, gaitway.models, …; the folder
-docs/examples/gaitway-feddyn is one. A device runs only what its [agent] plugins names.
+A package adds an entry with an entry point in the group gaitway.methods, gaitway.models, …; see the folder
+docs/examples/gaitway-feddyn. A device runs only the packages named in its [agent] plugins.
 """
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the list, as a table or as JSON; returns the exit status."""
+    """Print the list as a table or as JSON; return the exit status."""
     if words not in ([], ["--json"]):
         print(USAGE, end="", file=sys.stdout if words in (["--help"], ["-h"]) else sys.stderr)
         return 0 if words in (["--help"], ["-h"]) else 2

@@ -1,6 +1,6 @@
-"""What Python 3.10, which JetPack 6 has, lacks of 3.11's standard library, under the names that it has there.
+"""Parts of Python 3.11's standard library that 3.10 (in JetPack 6) lacks, under their 3.11 names.
 
-What a device runs imports these from here; server and simulation need 3.11. `make check-python310` holds it.
+Code that runs on devices imports these from here; server and simulation need 3.11. `make check-python310` tests it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ else:
     from typing_extensions import Self, Unpack
 
     class StrEnum(str, Enum):
-        """Members are their texts, also where they are printed."""
+        """Enum members that are strings and print as such."""
 
         __str__ = str.__str__
 

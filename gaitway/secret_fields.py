@@ -1,4 +1,4 @@
-"""Settings that are secrets: they are `SecretStr`, which prints as dots, and no error about them repeats them."""
+"""Secret settings: `SecretStr` fields, which print as dots and never appear in errors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import SecretStr
 
 
 def revealed(secret: SecretStr | None) -> str | None:
-    """Return what a secret is, where it is needed."""
+    """Return a secret's value where it is needed."""
     return None if secret is None else secret.get_secret_value()
 
 
 class SecretFields:
-    """What comes for a field of type `SecretStr` is one before anything else sees it, so that errors have dots too.
+    """Converts input for `SecretStr` fields before any other validation, so that errors show dots too.
 
-    Stands before pydantic's class among the bases.
+    List it before pydantic's class among the bases.
     """
 
     @classmethod
@@ -29,7 +29,7 @@ class SecretFields:
 
 
 class Hidden:
-    """Something that is no text where a secret is expected."""
+    """A value that isn't a string, given for a secret."""
 
     def __repr__(self) -> str:
         """Print as a secret does."""

@@ -1,7 +1,7 @@
-"""Numbers of what comes from outside: pydantic alone takes `false` for 0, `"5"` for 5 and 1 for `true`.
+"""Strict numbers for outside input: pydantic by default takes `false` for 0, `"5"` for 5 and 1 for `true`.
 
-A class below `StrictNumbers` (or `TypedNumbers`, whose numbers may come as text) refuses that in all of its fields,
-wherever in a field's type a number stands.
+A subclass of `StrictNumbers` (or of `TypedNumbers`, which accepts numbers as text) rejects these in all of its fields,
+at any depth of a field's type.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 _KEPT = frozenset({"config", "default", "expected", "function", "keys_schema", "metadata", "serialization"})
-"""Parts of a core schema that describe no value, or the keys of one, which JSON has as text."""
+"""Parts of a core schema that don't describe a value, or describe keys, which are text in JSON."""
 
 
 class StrictNumbers:
-    """Numbers are numbers: no truth value, no text, and finite unless a field says `allow_inf_nan`; 3.0 is whole."""
+    """Accepts only numbers, not booleans or text, and only finite ones without `allow_inf_nan`; 3.0 is whole."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
@@ -23,7 +23,7 @@ class StrictNumbers:
 
 
 class TypedNumbers:
-    """Numbers may come as text, as in the environment and on the command line, and are never a truth value."""
+    """Accepts numbers as text, as in the environment and on the command line, but never booleans."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
@@ -32,7 +32,7 @@ class TypedNumbers:
 
 
 def _changed(part: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """Return a core schema whose numbers and truth values `change` has gone over."""
+    """Return a core schema with `change` applied to its numbers and booleans."""
     if isinstance(part, list | tuple):
         return type(part)(_changed(inner, change) for inner in part)
     if not isinstance(part, dict) or _is_ours(part):
@@ -63,7 +63,7 @@ def _is_ours(schema: dict[str, Any]) -> bool:
 
 
 def _whole(given: Any) -> Any:
-    """Let a number through that JSON Schema calls an integer, such as 3.0."""
+    """Accept a number that JSON Schema calls an integer, such as 3.0."""
     if isinstance(given, bool | str | bytes):
         raise ValueError("Input should be a valid integer")
     return given

@@ -1,4 +1,4 @@
-"""What commands print to: words stay as they are, errors look alike, and long work is never silent.
+"""The terminal for all commands: prints text unchanged, formats errors alike, and shows progress of long work.
 
 Progress is drawn on a terminal, and printed as lines in a log or a pipe.
 """
@@ -19,17 +19,18 @@ from rich.text import Text
 from gaitway.threads import run_in_thread
 
 PIPED_WIDTH = 200
-"""Columns of what goes into a pipe or a file, where COLUMNS does not say: rows of tables stay lines there."""
+"""Columns for pipes and files unless COLUMNS is set, so that each table row stays on one line."""
 
 
 class Console(rich.console.Console):
-    """Rich's, which would make pictures of `:cd:` or `:ab:` in a fingerprint, a device's name or a path.
+    """Rich's console without emoji codes, which would replace `:cd:` or `:ab:` in fingerprints, names and paths.
 
-    Into a pipe or a file it would wrap tables at 80 columns, in the middle of names: nothing there could be searched.
+    Rich wraps tables in pipes and files at 80 columns, in the middle of names, so that they can't be searched; this one
+    doesn't.
     """
 
     is_silenced = False
-    """Set by `--quiet`: nothing is printed, but for errors and warnings."""
+    """Set by `--quiet`: only errors and warnings are printed."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"emoji": False, **options})
@@ -56,7 +57,7 @@ class Console(rich.console.Console):
 
 
 class ErrorConsole(Console):
-    """Standard error, whatever is silenced."""
+    """Standard error, even with `--quiet`."""
 
     is_silenced = property(lambda _: False)
 
@@ -65,21 +66,21 @@ class ErrorConsole(Console):
 
 
 def print_error(words: str) -> None:
-    """Say why a program ends, as all programs do."""
+    """Print why a program ends."""
     ErrorConsole().print(f"[red]error:[/] {escape(words)}")
 
 
 def print_warning(words: str) -> None:
-    """Say what is to be known, and go on."""
+    """Print a warning, and continue."""
     ErrorConsole().print(f"[yellow]warning:[/] {escape(words)}")
 
 
 LINE_EVERY_S = 10.0
-"""How often progress is printed where it cannot be drawn."""
+"""How often progress is printed where it can't be drawn."""
 
 
 class PeriodicLines:
-    """Prints what `lines` gives, now and then: for where nothing can be drawn."""
+    """Prints `lines` periodically, where nothing can be drawn."""
 
     def __init__(self, print_line: Callable[[str], None], lines: Callable[[], Iterable[str]]) -> None:
         self._print_line, self._lines = print_line, lines
@@ -87,12 +88,12 @@ class PeriodicLines:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to print."""
+        """Start printing."""
         if self._thread is None:
             self._thread = run_in_thread("progress", self._print)
 
     def stop(self) -> None:
-        """Print no more."""
+        """Stop printing."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -105,14 +106,14 @@ class PeriodicLines:
 
 
 class ProgressDisplay(rich.progress.Progress):
-    """Rich's, which says nothing until the end in a log or a pipe: there each bar is a line, now and then."""
+    """Rich's progress bars, printed as periodic lines in a log or a pipe, where Rich is silent until the end."""
 
     def __init__(self, *columns: rich.progress.ProgressColumn | str, **options: Any) -> None:
         super().__init__(*columns, **options)
         self._lines = PeriodicLines(self._print_line, self._unfinished)
 
     def start(self) -> None:
-        """Begin to draw, or to print."""
+        """Start drawing or printing."""
         super().start()
         if not self.console.is_terminal and not self.disable:
             self._lines.start()
@@ -130,16 +131,16 @@ class ProgressDisplay(rich.progress.Progress):
 
 
 def progress_line(task: rich.progress.Task) -> str:
-    """Write a bar as words: what is done, how much of it, and for how long."""
+    """Write a bar as text: the description, the progress and the elapsed time."""
     done = f"{task.completed:g}" + (f" of {task.total:g}" if task.total is not None else "")
     return f"{task.description}: {done}, {task.elapsed or 0:.0f} s"
 
 
 @contextmanager
 def working(console: Console, words: str) -> Iterator[Callable[[str], None]]:
-    """Say what is at work as long as the block runs, and give a function that says it anew.
+    """Show what is running until the block ends, and yield a function that updates the text.
 
-    A terminal shows it with a spinner; elsewhere it is a line at once, and one now and then.
+    A terminal shows a spinner; elsewhere a line is printed at once and then periodically.
     """
     shown, began = [words], monotonic()
 

@@ -1,8 +1,8 @@
-"""Threads and tasks that do not end unheard: what they did not expect is logged, counted, and told to whoever asks.
+"""Supervised threads and tasks: unexpected exceptions are logged, counted and reported.
 
-Work that lasts (`SupervisedThread`, `supervised_task`) begins again after a pause that doubles from a second to a
-minute; work that is done once (`run_in_thread`) ends, and its owner is told. `thread_failures` is what the process's
-status, health checks and metrics read.
+Lasting work (`SupervisedThread`, `supervised_task`) restarts after a pause that doubles from one second to a minute.
+One-time work (`run_in_thread`) ends, and its owner is notified. The process's status, health checks and metrics read
+`thread_failures`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
 STABLE_S = 300.0
-"""After so long without a failure the pause is short again."""
+"""Time without a failure after which the pause is short again."""
 SHOWN_S = 3600.0
-"""A failure is told of for so long."""
+"""Time for which a failure is reported."""
 MAX_ERROR_CHARS = 300
 
 
@@ -34,10 +34,10 @@ class ThreadFailure:
     count: int
     at: float
     pause_s: float | None
-    """Until its work begins again; None: it does not."""
+    """Time until the work restarts; None: it doesn't."""
 
     def describe(self, now: float) -> str:
-        """Say what failed, how often and when, and what follows."""
+        """Say what failed, how often and when, and whether it restarts."""
         times = "once" if self.count == 1 else f"{self.count} times"
         ago_s = max(0.0, now - self.at)
         text = f"The thread {self.thread!r} failed {times}, last {ago_s:.0f} s ago: {self.error}"
@@ -49,7 +49,7 @@ class ThreadFailure:
 
 
 class ThreadFailures:
-    """What has failed in this process, by the thread's name; safe on any thread."""
+    """Failures of this process by thread name; safe on any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,23 +84,23 @@ class ThreadFailures:
         return [failure.describe(now) for failure in self.recent()]
 
     def clear(self) -> None:
-        """Forget everything, as a new process has."""
+        """Forget all failures."""
         with self._lock:
             self._latest.clear()
 
 
 thread_failures = ThreadFailures()
-"""Of this process."""
+"""The failures of this process."""
 
 
 class Backoff:
-    """Pauses between starts: each is twice the one before, until the work has lasted for `STABLE_S`."""
+    """Pauses between starts: each is twice the previous one, until the work has run for `STABLE_S`."""
 
     def __init__(self) -> None:
         self._next_s = MIN_PAUSE_S
 
     def pause_s(self, lasted_s: float) -> float:
-        """Return the pause before the next start, after work that has lasted for so long."""
+        """Return the pause before the next start, given how long the work ran."""
         if lasted_s >= STABLE_S:
             self._next_s = MIN_PAUSE_S
         pause_s, self._next_s = self._next_s, min(MAX_PAUSE_S, 2 * self._next_s)
@@ -110,8 +110,8 @@ class Backoff:
 class SupervisedThread:
     """A daemon thread that runs `work` until it returns; after an unexpected exception it runs it again.
 
-    `on_failure` is called on the thread before the pause, `on_restart` after it. Whoever ends the work by a flag of his
-    own calls `join`, which also ends a pause.
+    `on_failure` is called on the thread before the pause, `on_restart` after it. To end the work by your own flag, set
+    it and call `join`, which also ends a pause.
     """
 
     def __init__(
@@ -129,18 +129,18 @@ class SupervisedThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Start the work no more, and wait for what runs; returns at once on the thread itself."""
+        """Stop restarting, and wait for the running work; return at once on the thread itself."""
         self._ended.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
     @property
     def is_working(self) -> bool:
-        """Whether it works now; false before its start, in a pause and after its end."""
+        """Whether the work is running: False before the start, in a pause and after the end."""
         return self._thread.is_alive() and not self._is_paused
 
     def _run(self) -> None:
@@ -164,7 +164,7 @@ class SupervisedThread:
 def guarded(
     name: str, call: Callable[..., None], on_failure: Callable[[ThreadFailure], None] = lambda failure: None
 ) -> Callable[..., None]:
-    """Return a callback for another's thread, such as a library's, which an exception of ours would end."""
+    """Return a callback for a foreign thread, such as a library's, that our exceptions would end."""
 
     def guard(*arguments: Any) -> None:
         try:
@@ -178,7 +178,7 @@ def guarded(
 def run_in_thread(
     name: str, work: Callable[[], None], on_failure: Callable[[ThreadFailure], None] = lambda failure: None
 ) -> threading.Thread:
-    """Run work once in a daemon thread; `on_failure` is called there after an exception that it did not expect."""
+    """Run work once in a daemon thread, which calls `on_failure` after an unexpected exception."""
 
     thread = threading.Thread(target=guarded(name, work, on_failure), name=name, daemon=True)
     thread.start()
@@ -186,7 +186,7 @@ def run_in_thread(
 
 
 def supervised_task(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-    """Run work as a task of the running event loop; after an unexpected exception it runs again."""
+    """Run work as a task of the running event loop, and restart it after an unexpected exception."""
 
     async def run() -> None:
         backoff, loop = Backoff(), asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""`gaitway cache`: the folder in which all programs keep prepared windows, what is in it, and how it is emptied."""
+"""`gaitway cache`: shows or empties the folder in which all programs keep prepared windows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 USAGE = """\
 Usage: gaitway cache [--clear]
 
-Show the folder in which prepared windows are kept, with the size of each data set's. The folder is
-$XDG_CACHE_HOME/gaitway/windows, by default below ~/.cache; --cache of a command names another.
---clear removes the windows. They are prepared again when they are needed.
+Show the folder of prepared windows, and the size of each data set's. The folder is $XDG_CACHE_HOME/gaitway/windows, by
+default below ~/.cache; a command's --cache option selects another. --clear removes the windows, which are prepared
+again when needed.
 """
 _KEPT = re.compile(r"(.+)-[0-9a-f]{24}\.npz")
 
@@ -25,13 +25,13 @@ def default_cache_dir() -> Path:
         return Path(given) / "gaitway" / "windows"
     try:
         home = Path.home()
-    except RuntimeError:  # a container's user that has no name
+    except RuntimeError:  # a container's user without a name
         home = Path()
     return home / ".cache" / "gaitway" / "windows"
 
 
 def main(words: Sequence[str]) -> int:
-    """Print what is kept, or remove it; returns the exit status."""
+    """Print the cached data sets, or remove them; return the exit status."""
     if words not in ([], ["--clear"]):
         print(USAGE, end="", file=sys.stdout if words in (["--help"], ["-h"]) else sys.stderr)
         return 0 if words in (["--help"], ["-h"]) else 2
@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _kept(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each data set; files that no program of ours has written are left alone."""
+    """Return the files of each data set, ignoring files that our programs didn't write."""
     found = defaultdict(list)
     for path in sorted(folder.glob("*.npz")):
         if match := _KEPT.fullmatch(path.name):

@@ -1,4 +1,4 @@
-"""Sensors → windows: readers of data sets, one causal stream pipeline, splits and normalization; numpy only."""
+"""From sensors to windows: readers of data sets, one causal stream pipeline, splits and normalization, in numpy."""
 
 from gaitway.window_cache import default_cache_dir
 from har_pipeline.errors import LabelError, PipelineError, SettingsError, SignalError, SourceError

@@ -1,4 +1,4 @@
-"""Windows on disk: one file per hash of inputs and settings, written whole or not at all, rebuilt when broken."""
+"""The window cache: one file per hash of inputs and settings, written atomically, rebuilt if damaged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from har_pipeline.settings import PipelineSettings
 from har_pipeline.signals.checks import Finding
 from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 
-# Raise it with every change that alters windows: old files are then no longer found.
+# Increment this with every change that alters windows, so that old files are no longer found.
 FORMAT = 7
 FIELDS = ("x", "y", "start_s", "session", "number")
 
@@ -31,7 +31,7 @@ def cache_key(dataset: str, inputs: Sequence[Path], request: dict[str, Any]) -> 
 
 
 def save(path: Path, dataset: WindowedDataset) -> None:
-    """Write a cache file, whole or not at all."""
+    """Write a cache file atomically."""
     clients = list(dataset.clients.values())
     meta = {
         "name": dataset.name,
@@ -49,7 +49,7 @@ def save(path: Path, dataset: WindowedDataset) -> None:
 
 
 def load(path: Path) -> WindowedDataset | None:
-    """Read what save wrote; None where there is no such file or it is damaged (every byte is under a CRC)."""
+    """Read a file from `save`; None if it doesn't exist or is damaged (a CRC covers every byte)."""
     try:
         # Opened here: np.load leaves its own handle open on a damaged file.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as packed:

@@ -1,4 +1,4 @@
-"""`python -m har_pipeline info|describe|prepare`: what the data sets are, and their windows made and counted."""
+"""`python -m har_pipeline info|describe|prepare`: lists data sets, describes recordings, and prepares windows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RootOption = Annotated[
     Path | None,
     typer.Option(
         "--data-root",
-        help="Folder or archive (zip, tar.*) that holds the data set, at any depth; `synthetic` needs none.",
+        help="Folder or archive (zip, tar.*) with the data set at any depth; not needed for `synthetic`.",
     ),
 ]
 OptionsOption = Annotated[
@@ -61,7 +61,7 @@ DescribeOption = Annotated[
     Path | None,
     typer.Option(
         "--describe",
-        help="Instead of a data set any recordings: a TOML file that describes them; docs/data.md.",
+        help="TOML description of any recordings, instead of a data set; see docs/data.md.",
     ),
 ]
 
@@ -70,15 +70,15 @@ DescribeOption = Annotated[
 def info(
     dataset: Annotated[
         str | None,
-        typer.Argument(help="A data set; without it all are listed.", autocompletion=completion(dataset_names)),
+        typer.Argument(help="A data set (default: list all).", autocompletion=completion(dataset_names)),
     ] = None,
     root: RootOption = None,
     describe: DescribeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Describe the data sets: clients, labels, expected files, settings; with --data-root also what was found there.
+    """Describe data sets: clients, labels, expected files, settings; with --data-root also the files found there.
 
-    With --describe and --data-root every file is read: which match, which cannot be read and why, rates, labels.
+    With --describe and --data-root, reads every file: which match, which can't be read and why, rates, labels.
 
     Examples:
 
@@ -122,15 +122,15 @@ def info(
 @app.command("describe")
 def describe_command(
     path: Annotated[
-        Path, typer.Argument(help="A folder with all that is below it, an archive (zip, tar.*), or a file.")
+        Path, typer.Argument(help="A folder with everything below it, an archive (zip, tar.*), or a file.")
     ],
-    out: Annotated[Path | None, typer.Option(help="The TOML file to write; without it the guesses are shown.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The TOML file to write (default: only show the guesses).")] = None,
 ) -> None:
-    """Look at unknown recordings, and write a first description of them, with a comment on how sure each guess is.
+    """Guess a description of unknown recordings, with a comment on how sure each guess is.
 
-    What phones' apps write is known by name, and needs none where its reader can read it. Else guessed are separator,
-    header, columns, units (by gravity's size at rest and how fast bodies turn), rate and time unit, and what the names
-    of files and folders say. Check the lines that say so, then apply it with `info`. Example:
+    Exports of known phone apps need no description if their reader can read them. Otherwise this guesses the separator,
+    header, columns, units (from gravity at rest and how fast bodies turn), rate and time unit, and the meaning of file
+    and folder names. Check the lines marked "check", then apply it with `info`. Example:
 
     `python -m har_pipeline describe DATA --out data.toml`
     """
@@ -145,34 +145,34 @@ def prepare_command(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            help=f"One of {', '.join(dataset_names())}; with --describe it may be left out.",
+            help=f"One of {', '.join(dataset_names())}; not needed with --describe.",
             autocompletion=completion(dataset_names),
         ),
     ] = None,
     root: RootOption = None,
     describe: DescribeOption = None,
     cache_dir: Annotated[
-        Path | None, typer.Option("--cache", help="Where windows are kept (default: the user's cache folder).")
+        Path | None, typer.Option("--cache", help="Folder for prepared windows (default: the user's cache folder).")
     ] = None,
-    client: Annotated[list[str] | None, typer.Option(help="Only this client; may be repeated.")] = None,
+    client: Annotated[list[str] | None, typer.Option(help="Only this client; repeatable.")] = None,
     stride: Annotated[
-        int | None, typer.Option(help="Samples between windows (the data set's preset by default).")
+        int | None, typer.Option(help="Samples between windows (default: the data set's preset).")
     ] = None,
     label_share: Annotated[
         float | None,
-        typer.Option(help="Least share of a window that its label covers (the data set's preset by default)."),
+        typer.Option(help="Minimum share of a window that its label covers (default: the data set's preset)."),
     ] = None,
     options: OptionsOption = "{}",
     as_json: JsonOption = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse files that cannot be read; else they are left out, and listed.")
+        bool, typer.Option("--strict", help="Stop at unreadable files (default: leave them out and list them).")
     ] = False,
 ) -> None:
-    """Read, filter, resample and cut a data set, keep its windows in the cache, and count them.
+    """Read, filter, resample and cut a data set, cache its windows, and count them.
 
-    What looks wrong (units, time, rate, lost or repeated samples, dead channels) is listed below the counts.
+    Suspicious data (units, time, rate, lost or repeated samples, dead channels) is listed below the counts.
 
-    The second run with the same files and settings reads the cache. Examples:
+    A second run with the same files and settings reads the cache. Examples:
 
     `python -m har_pipeline prepare synthetic`
 
@@ -186,9 +186,11 @@ def prepare_command(
             _refuse_other(dataset)
             dataset, chosen = DESCRIBED, {**read_description(describe).to_json(), **chosen}
         if dataset is None:
-            raise SettingsError(f"no data set; name one of {', '.join(dataset_names())}, or give --describe data.toml")
+            raise SettingsError(
+                f"no data set given; name one of {', '.join(dataset_names())}, or give --describe data.toml"
+            )
         if strict and (dataset == DESCRIBED or dataset in {app.name for app in APPS}):
-            chosen["strict"] = True  # published sets are as published, or refused
+            chosen["strict"] = True  # published sets must match their publication
         changes: dict[str, Any] = {"stride": stride, "label_share": label_share}
         settings = replace(
             dataset_settings(dataset), **{key: value for key, value in changes.items() if value is not None}
@@ -219,7 +221,7 @@ def prepare_command(
 
 @contextmanager
 def _cli_errors() -> Iterator[None]:
-    """Turn what the package refuses into one red line and exit code 2."""
+    """Turn this package's errors into one red line and exit code 2."""
     try:
         yield
     except PipelineError as error:
@@ -234,14 +236,14 @@ def _cli_errors() -> Iterator[None]:
 
 def _refuse_other(dataset: str | None) -> None:
     if dataset not in (None, DESCRIBED):
-        raise SettingsError(f"--describe is of a data set of its own; leave {dataset!r} out")
+        raise SettingsError(f"--describe replaces the data set; leave out {dataset!r}")
 
 
 def _json(text: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits
-        raise typer.BadParameter(f"--options is no JSON: {error}") from error
+        raise typer.BadParameter(f"--options isn't valid JSON: {error}") from error
     if not isinstance(record, dict):
         raise typer.BadParameter("--options must be a JSON object")
     return record
@@ -266,7 +268,7 @@ def _print(value: Any) -> None:
 
 
 def _print_json(dataset: WindowedDataset) -> None:
-    """Print how many windows of each activity each client has, and what is odd."""
+    """Print the number of windows per client and activity, and suspicious data."""
     counts = {
         client: dict(zip(dataset.labels, map(int, found), strict=True))
         for client, found in dataset.class_counts().items()
@@ -284,7 +286,7 @@ def _describe(dataset: str, root: Path | None) -> None:
     if isinstance(reader, AppReader):
         labels = "those of option labels"
     else:
-        labels = ", ".join(reader.labels(reader.defaults)) or "as the description says"
+        labels = ", ".join(reader.labels(reader.defaults)) or "as described"
     console.print(f"labels    {labels}")
     meaning = "" if reader.name == DESCRIBED else f": {MEANINGS[reader.acceleration]}"
     console.print(f"acceleration  {_acceleration(reader)}{meaning}", markup=False, soft_wrap=True)
@@ -301,11 +303,11 @@ def _describe(dataset: str, root: Path | None) -> None:
 
 
 def _acceleration(reader: RecordingReader) -> str:
-    return "as the description says" if reader.name == DESCRIBED else reader.acceleration
+    return "as described" if reader.name == DESCRIBED else reader.acceleration
 
 
 def _merging(dataset: str, combination: Combination) -> Table:
-    """Lay out which activity of each member goes by which common name."""
+    """Return a table of the members' activities and their common names."""
     table = Table("activity", *combination.members, title=dataset)
     for common in dataset_labels(dataset):
         published = (
@@ -341,12 +343,12 @@ def _count(dataset: WindowedDataset, seconds: float) -> None:
 
 
 def _show_findings(dataset: WindowedDataset) -> None:
-    """Print what is odd about the recordings; what several clients have in common is one row."""
+    """Print suspicious data in the recordings, one row for several clients with the same finding."""
     if not dataset.findings:
         return
     alarming = any(finding.severity != "note" for finding in dataset.findings)
-    title = "The recordings may not be what they are said to be" if alarming else "Of the recordings"
-    table = Table("", "whose", "what is odd" if alarming else "what is to be known", title=title)
+    title = "The recordings may not be as described" if alarming else "Of the recordings"
+    table = Table("", "whose", "finding" if alarming else "note", title=title)
     colours = {"error": "red", "warning": "yellow", "note": "dim"}
     for severity, whose, words in grouped(dataset.findings, len(dataset.clients)):
         table.add_row(f"[{colours[severity]}]{severity}[/]", escape(whose), escape(words))

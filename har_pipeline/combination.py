@@ -1,11 +1,11 @@
-"""Several data sets as one federation: clients side by side, activities of the same meaning under one name.
+"""Combines data sets into one federation: all their clients, with one name for activities of the same meaning.
 
 `combined` is the Combined set of Ek et al. 2024: HHAR and RealWorld 2016, 141 clients, nine activities. `union` is its
-stand-in from what can be had: MotionSense, UCI HAR and SP-SW-HAR, 100 clients, whose labels, devices and body places
-differ. `pretraining` holds the sets that Ek et al. pretrain on. Any others are combined by joining their names with
-`+`, as in `motionsense+ucihar`.
+available stand-in: MotionSense, UCI HAR and SP-SW-HAR, 100 clients with different labels, devices and body places.
+`pretraining` contains the sets that Ek et al. pretrain on. Combine any others by joining their names with `+`, as in
+`motionsense+ucihar`.
 
-Each member is prepared with its own preset; settings that are given count for all where they differ from the defaults.
+Each member is prepared with its own preset; given settings that differ from the defaults apply to all.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ MERGED: dict[str, tuple[str, ...]] = {
     "fall_backward": ("BSC",),
     "fall_sideward": ("SDL",),
 }
-"""The common name of an activity, and the names under which data sets publish it; others keep their names.
+"""Common names of activities, with the names that data sets publish; others keep their names.
 
-PAMAP2 calls running what was jogging outdoors, hence one class; sitting down and standing up are movements of seconds,
-sitting and standing postures; SHL's `still` is either posture and remains itself.
+PAMAP2's running was jogging outdoors, hence one class. Sitting down and standing up are movements of seconds; sitting
+and standing are postures. SHL's `still` is either posture and stays separate.
 """
 
 
 class Combination(NamedTuple):
-    """Names of the data sets, and which published activity goes by which common name."""
+    """Names of the data sets, and the common name of each published activity."""
 
     members: tuple[str, ...]
     synonyms: Mapping[str, str]
 
     def common(self, label: str) -> str:
-        """Return the name that an activity has in the combination."""
+        """Return an activity's name in the combination."""
         return self.synonyms.get(label, label)
 
 
@@ -80,9 +80,9 @@ COMBINATIONS = {
 
 
 def combination_of(name: str) -> Combination | None:
-    """Return a combination by its name, or of the names that `+` joins; None for a single data set.
+    """Return a combination by its name or by names joined with `+`; None for a single data set.
 
-    Raises SettingsError where a member is named twice.
+    Raises SettingsError if a member is named twice.
     """
     if name in COMBINATIONS or "+" not in name:
         return COMBINATIONS.get(name)
@@ -95,12 +95,12 @@ def combination_of(name: str) -> Combination | None:
 def member_options(name: str, members: Sequence[str], options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options of each member; those of a combination are given by member, {"hhar": {…}}.
 
-    Raises SettingsError for what is no member or no mapping of options.
+    Raises SettingsError for an unknown member, or options that aren't a mapping.
     """
     for member, given in (options or {}).items():
         if member not in members:
             raise SettingsError(
-                f"{name} takes options by member, as in {{{members[0]!r}: {{…}}}}, but came with {member!r}; "
+                f"{name} takes options by member, as in {{{members[0]!r}: {{…}}}}, got {member!r}; "
                 f"{did_you_mean(member, members)}"
             )
         if not isinstance(given, Mapping):
@@ -109,14 +109,14 @@ def member_options(name: str, members: Sequence[str], options: Mapping[str, Any]
 
 
 def member_settings(preset: PipelineSettings, given: PipelineSettings) -> PipelineSettings:
-    """Lay what `given` changes of the defaults over a member's preset."""
+    """Apply what `given` changes from the defaults to a member's preset."""
     defaults = asdict(PipelineSettings())
     return replace(preset, **{name: value for name, value in asdict(given).items() if value != defaults[name]})
 
 
 @contextmanager
 def error_context(name: str, member: str) -> Iterator[None]:
-    """Say in what goes wrong which member of the combination it concerns."""
+    """Add the combination's member to errors."""
     try:
         yield
     except PipelineError as error:
@@ -144,9 +144,9 @@ def adopt(combination: Combination, name: str, labels: tuple[str, ...], member: 
 
 
 def unite(name: str, members: Sequence[WindowedDataset], settings: PipelineSettings) -> WindowedDataset:
-    """Lay adopted members together under `settings`; their windows may advance by different steps.
+    """Merge adopted members under `settings`; their windows may have different strides.
 
-    Raises SettingsError where a member's windows have another length or rate.
+    Raises SettingsError if a member's windows have another length or rate.
     """
     for member in members:
         if (member.settings.window, member.settings.rate_hz) != (settings.window, settings.rate_hz):
@@ -176,7 +176,7 @@ def rename(combination: Combination, member: str, recording: Recording) -> Recor
 
 
 def member_clients(name: str, members: Sequence[str], clients: Sequence[str] | None) -> dict[str, list[str] | None]:
-    """Return the members of which clients are chosen, with these clients' own ids (None: all).
+    """Return the members with chosen clients, with those clients' original ids (None: all).
 
     Raises SettingsError for an id that belongs to no member.
     """

@@ -1,4 +1,4 @@
-"""From the recordings of all clients to their windows: a stream for each, and what was lost on the way."""
+"""Cuts all clients' recordings into windows, with one stream per client, and reports what was lost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from har_pipeline.streaming.stream import NO_LABEL, StreamPipeline, Window, enco
 from har_pipeline.streaming.windows import ClientWindows
 
 MIN_RECORDED_S, WINDOWS_LONG = 10.0, 2.0
-"""Of an activity, and of its stretches in windows: shorter ones may well fill no window."""
+"""Minimum length of an activity, and of its stretches in windows; shorter ones may fill no window."""
 FEW_WINDOWS = 0.5
-"""Of the windows that the labelled time could give; with fewer, gaps or changing labels are worth a word."""
+"""Share of the possible windows below which gaps or changing labels are reported."""
 
 
 class _LabelledTime:
-    """How many seconds of each activity came in stretches of at least `least_s`, gaps included, pauses not."""
+    """Seconds of each activity in stretches of at least `least_s`, including gaps but not pauses."""
 
     def __init__(self, labels: int, least_s: float) -> None:
         self.seconds = np.zeros(labels)
@@ -53,7 +53,7 @@ class _LabelledTime:
 
 @dataclass
 class _Client:
-    """One client's stream, windows, sessions, and the session that is under way: where it began, if it is left out."""
+    """One client's stream, windows and sessions, and the current session: its start, and whether it is left out."""
 
     stream: StreamPipeline
     time: _LabelledTime
@@ -65,7 +65,7 @@ class _Client:
 
 
 class WindowCutter:
-    """Cuts recordings as they come; with `leaves_out`, sessions without usable times are left out, and found."""
+    """Cuts recordings as they arrive; with `leaves_out`, sessions without usable times are left out and reported."""
 
     def __init__(
         self, settings: PipelineSettings, labels: tuple[str, ...], checks: SignalChecks, *, leaves_out: bool
@@ -75,7 +75,7 @@ class WindowCutter:
         self._left_out: list[tuple[Finding, SignalError]] = []
 
     def take(self, recording: Recording) -> None:
-        """Cut a recording, or a chunk of one; raises SignalError, with what the checks say of the client."""
+        """Cut a recording or a chunk of one; raise SignalError with the checks' findings about the client."""
         client = self._client(recording.client)
         if recording.session != client.session:
             client.time.end()
@@ -93,17 +93,17 @@ class WindowCutter:
             self._leave_out(client, recording, self._explained(error, recording.client))
 
     def finish(self) -> dict[str, ClientWindows]:
-        """Return the windows of each client; raises SignalError where nothing but what is left out came."""
+        """Return each client's windows; raise SignalError if everything was left out."""
         for client in self._clients.values():
             client.time.end()
             client.windows += client.stream.flush()
         if self._left_out and not any(client.windows for client in self._clients.values()):
             raise self._left_out[0][1]
-        # Popped, so that no more than one client's windows are held twice.
+        # Popped, so that at most one client's windows are in memory twice.
         return {name: ClientWindows.stack(name, self._popped(name), self._settings) for name in list(self._clients)}
 
     def findings(self, windows: Mapping[str, ClientWindows]) -> Iterator[Finding]:
-        """Yield what was left out, and where labelled time became few windows, or none; of the windows of finish()."""
+        """Yield what was left out of finish()'s windows, and where labelled time gave few windows or none."""
         yield from (finding for finding, _ in self._left_out)
         for name in self._clients:
             if len(windows[name]):
@@ -116,7 +116,7 @@ class WindowCutter:
         return self._clients[name]
 
     def _lost(self, name: str, y: np.ndarray) -> Iterator[Finding]:
-        """Yield the activities of which no window came in spite of their length, and a general lack of windows."""
+        """Yield activities without windows despite their length, and a general lack of windows."""
         client, recorded_s = self._clients[name], self._clients[name].time.seconds
         settings, counts = self._settings, np.bincount(y[y >= 0], minlength=len(self._labels))
         why = (
@@ -129,7 +129,7 @@ class WindowCutter:
         stride_s = settings.stride / settings.rate_hz
         possible = (recorded_s.sum() - client.sessions * (settings.window_s - stride_s)) / stride_s
         if recorded_s.sum() >= MIN_RECORDED_S and counts.sum() < FEW_WINDOWS * possible:
-            words = f"{counts.sum()} windows came of {recorded_s.sum():.0f} s, where {possible:.0f} could be; {why}"
+            words = f"{recorded_s.sum():.0f} s gave {counts.sum()} windows of {possible:.0f} possible; {why}"
             yield Finding("warning", "few_windows", name, "", words)
 
     def _popped(self, name: str) -> list[Window]:
@@ -148,5 +148,5 @@ class WindowCutter:
         client.is_left_out = True
         client.stream.discard()
         del client.windows[client.began_at :]
-        message = f"session {recording.session} is left out: {error}"
+        message = f"session {recording.session} was left out: {error}"
         self._left_out.append((Finding("warning", "left_out", recording.client, "", message), error))

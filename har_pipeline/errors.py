@@ -1,13 +1,12 @@
-"""What can go wrong between a sensor and a window: PipelineError and its three kinds.
+"""The errors of this package: PipelineError and its three kinds.
 
 PipelineError
-├── SourceError    files: not found, not in the published layout, a cell that is no number
-│   └── UnpackingError   a file or archive that cannot be unpacked
-├── SignalError    samples: broken clocks, infinite values, out of order beyond the reorder window
-└── SettingsError  a setting, option, label or name that does not exist or does not fit
-    └── LabelError   a word in a file that a description neither names, nor maps, nor ignores
+├── SourceError    files: not found, not in the published layout, a cell that isn't a number │   └── UnpackingError   a
+file or archive that cannot be unpacked ├── SignalError    samples: broken clocks, infinite values, out of order beyond
+the reorder window └── SettingsError  a setting, option, label or name that is unknown or invalid └── LabelError   a
+word in a file that a description neither names, nor maps, nor ignores
 
-`GroupedReport` names what is left out of recordings once for each reason, with how often and where.
+`GroupedReport` reports what is left out of recordings, once per reason with its count and places.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gaitway.errors import GaitwayError
 
 
 class PipelineError(GaitwayError):
-    """Anything this package refuses; the message says what came, what was expected and what to do."""
+    """Base of this package's errors; the message says what was wrong, what was expected and what to do."""
 
 
 class SourceError(PipelineError):
@@ -28,7 +27,7 @@ class SourceError(PipelineError):
 
 
 class UnpackingError(SourceError):
-    """A file or archive is cut off, or cannot be unpacked for another reason; among others it is left out, and said."""
+    """A file or archive is truncated or can't be unpacked; next to others it is left out and reported."""
 
 
 class SignalError(PipelineError):
@@ -40,7 +39,7 @@ class SettingsError(PipelineError, errors.SettingsError):
 
 
 class LabelError(SettingsError):
-    """A file's activity is no label of the description; the message says by which key it becomes one."""
+    """A file's activity isn't a label of the description; the message names the key that makes it one."""
 
 
 MAX_PLACES = 10
@@ -50,9 +49,9 @@ Report = Callable[[str], None]
 
 
 class GroupedReport:
-    """Collects sentences of the form "place: reason"; used by `with`, it passes each reason on once, at its end.
+    """Collects sentences of the form "place: reason"; as a context manager, it passes on each reason once, at its end.
 
-    Reasons that differ in numbers alone are one.
+    Reasons that differ only in numbers count as one.
     """
 
     def __init__(self, report: Report) -> None:

@@ -1,8 +1,8 @@
-"""Channel-wise z-normalization from statistics that add up, so that clients need not share their windows.
+"""Channel-wise z-normalization from additive statistics, so that clients needn't share their windows.
 
 Three kinds: `client` (each client's own training windows: what a device can do alone), `federated` (count, sum and
-square sum of the training clients, added) and `pooled` (one pass over the training windows laid together; equal to
-`federated` up to rounding, and there to show just that).
+square sum of the training clients, added) and `pooled` (one pass over all training windows; equal to `federated` up to
+rounding, which it exists to show).
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ def channel_statistics(
     *,
     training_clients: Collection[str] | None = None,
 ) -> dict[str, ChannelStatistics]:
-    """Return the statistics that each client is to be normalized with, from training windows only.
+    """Return each client's statistics for normalization, from training windows only.
 
     `training_clients` (default: all) contribute to `federated` and `pooled`; under `client` each counts for itself.
-    Raises SettingsError for an unknown kind or when no client contributes.
+    Raises SettingsError for an unknown kind or if no client contributes.
     """
     if kind not in KINDS:
         raise SettingsError(f"normalization {kind!r}; {did_you_mean(kind, KINDS)}")
@@ -115,6 +115,6 @@ def normalize_clients(
     *,
     training_clients: Collection[str] | None = None,
 ) -> tuple[dict[str, ClientWindows], dict[str, ChannelStatistics]]:
-    """Normalize every window of every client; returns the clients and the statistics used for each."""
+    """Normalize every window of every client; return the clients and the statistics used for each."""
     statistics = channel_statistics(clients, splits, kind, training_clients=training_clients)
     return {name: replace(data, x=statistics[name].normalize(data.x)) for name, data in clients.items()}, statistics

@@ -1,4 +1,4 @@
-"""From a data set's name to its windows: reader, one stream per client, cache."""
+"""Prepares a data set's windows from its name: reader, one stream per client, cache."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from har_pipeline.streaming.windows import ClientWindows, WindowedDataset
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, str], None]
-"""Called with the number of recordings done and the client of the latest."""
+"""Called with the number of recordings done and the latest one's client."""
 
 
 def dataset_names() -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def dataset_labels(dataset: str, options: dict[str, Any] | None = None) -> tuple
 
 
 def dataset_number(dataset: str, options: dict[str, Any] | None = None) -> str:
-    """Return what a regression can learn of a data set, with its unit; "": nothing, as of combinations."""
+    """Return the number that a regression can learn from a data set, with its unit; "": none, as for combinations."""
     if combination_of(dataset):
         return ""
     reader = reader_of(dataset)
@@ -80,7 +80,7 @@ def dataset_number(dataset: str, options: dict[str, Any] | None = None) -> str:
 def dataset_settings(dataset: str) -> PipelineSettings:
     """Return the preset of a data set (spsw advances by 16 samples, all others by 64).
 
-    Of a combination these are the defaults: each member keeps its own preset, but for what is changed of them.
+    For a combination these are the defaults: each member keeps its preset except for changes from them.
     """
     if combination_of(dataset):
         return PipelineSettings()
@@ -96,7 +96,7 @@ def recordings(
 ) -> Iterator[Recording]:
     """Yield a data set's raw recordings, each client's sessions one after another.
 
-    Raises SourceError where the files are not as published.
+    Raises SourceError if the files aren't as published.
     """
     if combination := combination_of(dataset):
         by_member = member_options(dataset, combination.members, options)
@@ -124,9 +124,9 @@ def prepare(
     """Read, filter, resample and cut a data set into windows.
 
     root is a folder or archive (None for `synthetic`); settings default to the data set's preset. With cache_dir the
-    result is kept there under a hash of inputs, settings, clients and options; where that fails, the log says so.
-    A combination takes options by member, {"spsw": {…}}, and keeps each member's preset but for what `settings` changes
-    of the defaults. Raises PipelineError.
+    result is stored there under a hash of inputs, settings, clients and options; a failure to store is logged. A
+    combination takes options by member, {"spsw": {…}}, and keeps each member's preset except for what `settings`
+    changes from the defaults. Raises PipelineError.
     """
     settings = settings or dataset_settings(dataset)
     wanted = None if clients is None else sorted(set(clients))
@@ -155,7 +155,9 @@ def prepare(
             cache.save(path, kept)
         except OSError as error:  # they are as good without
             why = error.strerror or error
-            log.warning("prepared windows cannot be kept in %s: %s; name another folder by --cache", path.parent, why)
+            log.warning(
+                "prepared windows cannot be stored in %s: %s; name another folder with --cache", path.parent, why
+            )
     return kept
 
 
@@ -169,7 +171,7 @@ def prepare_members(
     clients: Collection[str] | None = None,
     options: dict[str, Any] | None = None,
 ) -> Iterator[WindowedDataset]:
-    """Yield a combination member by member, as prepare() does, for a pass over windows that memory need not hold.
+    """Yield a combination member by member, prepared as by prepare(), so that not all windows must fit in memory.
 
     Labels and client ids are already those of the combination. Raises PipelineError, which names the member.
     """

@@ -1,4 +1,4 @@
-"""The settings of the way from samples to windows, as one frozen value that prints, compares and hashes as JSON."""
+"""The pipeline's settings from samples to windows, as one frozen value that prints, compares and hashes as JSON."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _leave_out(
     key = dataset.subject_of if what == "subject" else dataset.device_of
     if isinstance(chosen, int):
         if not 0 < chosen < len(known):
-            raise SettingsError(f"cannot leave {chosen} of {len(known)} {what}s out; leave at least one on each side")
+            raise SettingsError(f"cannot leave out {chosen} of {len(known)} {what}s; leave at least one on each side")
         chosen = set(np.random.default_rng(seed).permutation(np.array(known))[:chosen].tolist())
     for name in chosen:
         if name not in known:

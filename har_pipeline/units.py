@@ -1,4 +1,4 @@
-"""From a sensor's numbers to m/s² and rad/s in the device's axes: the units that they come in, by name, and its axes.
+"""Converts a sensor's numbers to m/s² and rad/s in the device's axes, by the names of units and axes.
 
 Axes are written as the sensor's own, for the device's x, y and z in their order: "x,y,z" leaves them, "y,-x,z" takes
 the sensor's y for x and its x, turned round, for y. Any other mounting is a 3 × 3 rotation whose rows are the device's
@@ -66,7 +66,8 @@ def axes_matrix(axes: str | Sequence[Sequence[float]]) -> np.ndarray:
         )
     if np.linalg.det(matrix) < 0:
         raise SettingsError(
-            f"axes are {str(axes)[:200]!r}, a mirror image, which no mounting of a sensor is; turn the sign of one axis"
+            f"axes are {str(axes)[:200]!r}, a mirror image, which no mounting of a sensor is; change the sign of one "
+            f"axis"
         )
     return matrix
 

@@ -1,12 +1,12 @@
-"""Checkpoints: one safetensors file with every parameter and buffer, and what it takes to rebuild the model.
+"""Checkpoints (one safetensors file with every parameter and buffer, and the model's options), and published weights.
 
 The file's `__metadata__` has one key, `gaitway`, whose value is the JSON of `CheckpointInfo`.
 
-Published weights from a file in torchvision's layout, laid over a network with torchvision's names.
-Networks say in `published` what their classifier is called there, and what only they or only the file has.
+Published weights come from a file in torchvision's layout, for networks with torchvision's names. A network's
+`published` says how its classifier is called there, and which tensors only one side has.
 
-A safetensors file, or one of `torch.save`, as a zip or as it wrote them before torch 1.6, which is what torchvision's
-oldest files still are (mobilenet_v2-b0353104.pth); read with `weights_only=True`: tensors and nothing that runs.
+They are safetensors files or files of `torch.save`, in the zip format or the one before torch 1.6, which torchvision's
+oldest files have (mobilenet_v2-b0353104.pth). The latter are read with `weights_only=True`: tensors, no code.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def _check_placement(info: CheckpointInfo, module: Model, path: Path) -> None:
     if "placement" in module.options and "placement" not in info.options:
         raise CheckpointError(
             f"{path}: a {info.model} of an earlier version, which had its ALP layers on the residual stream; now they "
-            "stand before the branches, as their authors have them, and its weights would answer wrongly there. Train "
-            "it again; with model.placement=residual for a network as the old one was"
+            f"come before the branches, as in the authors' code, where its weights would give wrong answers. Train it "
+            f"again, with model.placement=residual for a network like the old one"
         )
 
 
@@ -237,7 +237,7 @@ def load_pretrained(model: Model, path: Path | str, *, skip: Sequence[str] | Non
     path, published = Path(path), model.published
     if published is None:
         raise CheckpointError(
-            f"{path}: not a checkpoint of Gaitway's, and published weights are only known for "
+            f"{path}: not a Gaitway checkpoint, and published weights are only known for "
             f"{', '.join(starting_from_published())}"
         )
     skipped = (published.classifier,) if skip is None else tuple(skip)
@@ -269,12 +269,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise
     except Exception as error:  # of a damaged file torch raises whatever it trips over, up to IndexError and struct's
         raise CheckpointError(
-            f"{path}: not a torch file of tensors alone ({type(error).__name__}): it is damaged, or holds more than "
-            "tensors, which is never loaded; save the network's state_dict() alone"
+            f"{path}: not a torch file of tensors alone ({type(error).__name__}): it is damaged, or contains more "
+            f"than tensors, which is never loaded; save only the network's state_dict()"
         ) from None
     if not isinstance(content, dict) or not all(isinstance(tensor, Tensor) for tensor in content.values()):
         kind = f"a dictionary with {list(content)[:3]}" if isinstance(content, dict) else f"a {type(content).__name__}"
-        raise CheckpointError(f"{path}: it holds {kind}; expected a dictionary of tensors, a state_dict, alone")
+        raise CheckpointError(f"{path}: it contains {kind}; expected only a dictionary of tensors, a state_dict")
     return {str(name): tensor for name, tensor in content.items()}
 
 

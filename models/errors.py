@@ -6,7 +6,7 @@ from gaitway.errors import GaitwayError
 
 
 class ModelError(GaitwayError):
-    """Root of everything that this package raises on purpose."""
+    """Base of every error that this package raises on purpose."""
 
 
 class UnknownModelError(ModelError):

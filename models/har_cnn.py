@@ -1,4 +1,4 @@
-"""The small HAR CNN for weak devices, with or without an ALP layer on its last feature map, and dense layers.
+"""Small networks: a CNN for HAR on weak devices, with or without an ALP layer on its last map, and a dense network.
 
 The dense network is Michieli and Ozay's for the Synthetic data (2021, arXiv 2105.08982, S1.1).
 GroupNorm: Wu and He, ECCV 2018, arXiv 1803.08494. ALP: Ek et al., FedAli, 2024; ours on a CNN.

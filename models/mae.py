@@ -149,8 +149,7 @@ def with_decoder(model: Model, decoder: Mapping[str, Any] | None) -> nn.Module:
         return model
     if not isinstance(model, Hart):
         raise OptionError(
-            f"{type(model).__name__} cannot be the encoder of a masked autoencoder, which restores what it does not "
-            "see; expected the model hart or hart_alp"
+            f"{type(model).__name__} cannot be the encoder of a masked autoencoder; expected the model hart or hart_alp"
         )
     return MaskedAutoencoder(model, **decoder)
 

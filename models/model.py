@@ -44,7 +44,8 @@ class Model(nn.Module, ABC):
     `any_length`: windows of another length than `input_shape`'s do as well. `takes_raw_input`: it is given examples as
     they were measured, and a plan with it has `data.normalization = "none"`. `targets` are what its output can be
     compared with (a number: the logit of one class), `published` which weights it can start from (`models.checkpoint`),
-    `small` are options of a size that tests train in a moment.
+    `small` are options of a size that tests train in a moment. `new_plan_options` are written into a new plan that
+    names no option, so that plans from before keep the network that they began with.
     """
 
     head: nn.Module
@@ -59,6 +60,7 @@ class Model(nn.Module, ABC):
     without_alp: ClassVar[str | None] = None
     published: ClassVar[Published | None] = None
     small: ClassVar[Mapping[str, Any]] = {}
+    new_plan_options: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, classes: int, **options: Any) -> None:
         super().__init__()

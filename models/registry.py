@@ -1,7 +1,7 @@
 """The one table of models, and how to build one by name."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -28,7 +28,7 @@ from models.model import Model
 def _check(name: str, entry: object) -> str:
     if isinstance(entry, type) and issubclass(entry, Model):
         return ""
-    return f"expected a subclass of models.Model, came {entry!r}"
+    return f"expected a subclass of models.Model, got {entry!r}"
 
 
 MODELS: EntryTable[type[Model]] = EntryTable(
@@ -138,6 +138,11 @@ def model_options(name: str) -> dict[str, Any]:
         if "__init__" in vars(layer):
             known |= _keywords(layer)
     return known
+
+
+def new_plan_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a new plan has for a model: those given or, if none are, the ones that it writes down."""
+    return dict(options) or (dict(MODELS[name].new_plan_options) if name in MODELS else {})
 
 
 def alp_options() -> dict[str, Any]:

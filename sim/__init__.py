@@ -6,7 +6,7 @@ import sys
 
 if sys.version_info < (3, 11):
     raise ImportError(
-        f"the simulation needs Python 3.11 or newer, and this is {sys.version.split()[0]}; a device takes 3.10"
+        f"the simulation needs Python 3.11 or newer, but this is {sys.version.split()[0]}; only devices can use 3.10"
     )
 
 from collections.abc import Sequence
@@ -32,17 +32,17 @@ def simulate(
     resume: bool = True,
     **options: Any,
 ) -> RunResult:
-    """Do what `python -m sim run` does, without its output, and return the run's result: what `summary.json` says.
+    """Run what `python -m sim run` runs, without its output, and return the run's result, as in `summary.json`.
 
-    `options` are those of the command line, `--eval-every 5` as `eval_every=5`, `--set mu=0.1` as `set=["mu=0.1"]`.
-    The same call resumes a run that was interrupted, or returns a finished one. It refuses a run whose recordings or
-    method were changed since; `resume=False` deletes what a run has left in `out`, and begins again. Scores are
-    between 0 and 1. `log` names experiment trackers ("mlflow", "tensorboard"); `callbacks` are called after each
-    round (`sim.results.tracking.RunCallback`).
+    `options` are the command line's: `--eval-every 5` is `eval_every=5`, `--set mu=0.1` is `set=["mu=0.1"]`. The same
+    call resumes an interrupted run, or returns a finished one. It refuses a run whose recordings or method have changed
+    since; `resume=False` deletes the earlier run in `out` and starts again. Scores are between 0 and 1. `log` names
+    experiment trackers ("mlflow", "tensorboard"); `callbacks` are called after each round
+    (`sim.results.tracking.RunCallback`).
 
     Raises:
-        SettingsError: for an option that is unknown or does not fit, or a tracker that is not installed.
-        RunDirectoryError: if `out` holds the run of another experiment, or of other data or code.
+        SettingsError: for an unknown or invalid option, or a tracker that isn't installed.
+        RunDirectoryError: if `out` contains the run of another experiment, or one with other data or code.
     """
     import warnings
 
@@ -57,7 +57,7 @@ def simulate(
 
     unknown = sorted(options.keys() - OPTIONS.keys() - {"set"})
     if unknown:
-        raise SettingsError(f"unknown option {unknown[0]!r}; there are {', '.join(sorted([*OPTIONS, 'set']))}")
+        raise SettingsError(f"unknown option {unknown[0]!r}; the options are {', '.join(sorted([*OPTIONS, 'set']))}")
     out = Path(out)
     followers = [*trackers(log, out, lambda words: warnings.warn(words, stacklevel=2)), *callbacks]
     experiment = describe(with_defaults(preset, options), preset, None)
@@ -65,5 +65,5 @@ def simulate(
         places = Places(Path(data_root) if data_root else None)
         return RunResult(run(experiment, out, followers, places=places), out)
     data = load_data(resolve(experiment), Path(data_root) if data_root else None)
-    delete_run(out)  # not before the settings are checked and the data are there
+    delete_run(out)  # only once the settings are checked and the data exist
     return RunResult(run(experiment, out, followers, data=data), out)

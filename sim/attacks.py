@@ -1,4 +1,4 @@
-"""Hostile clients: what they do with their examples, their updates, or their sums.
+"""Hostile clients: attacks by their examples, their updates, or their sums.
 
 **Sums.** All of them pass the bounds (`ridge_bounds`). Other labels are other columns of B, and leave G as it is, since
 the examples of a class weigh by their number alone. label_flip: y ← C − 1 − y. class_swap: the first two classes change
@@ -225,7 +225,7 @@ def drawn_attack(kind: AttackKind, share: float, names: Collection[str], seed: i
     attack = Attack.drawn(kind, share, names, seed)
     if not attack.attackers:
         least = math.ceil(100 * 0.5 / len(names)) / 100
-        raise SettingsError(f"--attackers {share:g} of {len(names)} clients is nobody; take {least:g} or more")
+        raise SettingsError(f"--attackers {share:g} of {len(names)} clients selects no clients; use {least:g} or more")
     return attack
 
 
@@ -243,10 +243,10 @@ def check_attack(kind: AttackKind, method: Method) -> None:
     without = ("none", *(OF_NETWORKS_ALONE if sends_sums(method) else OF_SUMS_ALONE))
     known = [candidate for candidate in get_args(AttackKind) if candidate not in without]
     if kind not in known:
-        raise SettingsError(f"--attack {kind}: not on what {method.name} sends; of it there are {', '.join(known)}")
+        raise SettingsError(f"--attack {kind} doesn't apply to what {method.name} sends; use {', '.join(known)}")
     if method.traits.pools_data or not (sends_sums(method) or method.has_global_model or kind == "label_flip"):
         why = "sends nothing" if method.traits.pools_data else "sends no model that all clients start a round from"
-        raise SettingsError(f"--attack {kind}: {method.name} {why}; take fedavg or analytic, for instance")
+        raise SettingsError(f"--attack {kind}: {method.name} {why}; use fedavg or analytic, for instance")
 
 
 def _moved(params: Tensors, start: Tensors, factor: float) -> Tensors:

@@ -1,1 +1,1 @@
-"""Authenticates callers, says what they may do, and keeps the server's own identity."""
+"""Authentication and authorization of callers, and the server's own identity."""

@@ -1,6 +1,6 @@
 """API keys: `gw_<id>_<secret>`, with a scope, for one federation or the whole server.
 
-A secret is 256 random bits, so that its plain sha256 is as hard to guess as itself; only that is kept.
+A secret is 256 random bits, so its plain sha256 is as hard to guess as the secret; only the hash is stored.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Scope = Literal["operator", "read", "device"]
 
 OPERATOR_FILE = "operator.key"
 USED_EVERY_S = 600.0
-"""`used_at` is only as fine as this, so that a request is not a write."""
+"""Resolution of `used_at`, so that most requests don't write."""
 
 PREFIX_DIGITS = 12
 AT_ONCE = 5_000
-"""Values in one query: a database takes only so many."""
+"""Values in one query, which databases limit."""
 _KEY = re.compile(r"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _NO_SHA256 = "0" * 64
 
@@ -57,7 +57,7 @@ class NewKey(Strict):
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks, and what they may do: in one federation, or (None) everywhere."""
+    """The sender of a request, and its scopes: in one federation, or (None) everywhere."""
 
     id: str
     scopes: frozenset[str]
@@ -75,7 +75,7 @@ def make(
     expires_at: float | None = None,
     prefix: str | None = None,
 ) -> tuple[CredentialRow, str]:
-    """Write a new key's row, and return it with the key, which is not kept; `prefix` is drawn if none is given.
+    """Write a new key's row, and return it with the key, which isn't stored; `prefix` is random by default.
 
     Raises:
         IntegrityError: if there is a key of that prefix.
@@ -97,12 +97,12 @@ def make(
 
 
 def is_well_formed(key: str) -> bool:
-    """Whether it could be a key at all, which needs no look into the database."""
+    """Whether a text has the form of a key, without a database query."""
     return _KEY.fullmatch(key) is not None
 
 
 def find(session: Session, key: str, now: float) -> Caller | None:
-    """Return whose key this is; None if it is unknown, expired or revoked."""
+    """Return the key's caller; None if the key is unknown, expired or revoked."""
     parts = _KEY.fullmatch(key)
     if parts is None:
         return None
@@ -114,7 +114,7 @@ def find(session: Session, key: str, now: float) -> Caller | None:
 
 
 def find_id(session: Session, id: str, now: float) -> Caller | None:
-    """Return what the key of that id opens now, for whoever has shown it before; None if nothing."""
+    """Return the current access of the key of that id, whose secret was checked before; None if it has none."""
     found = session.connection().execute(_FIND, {"wanted": id}).one_or_none()
     return None if found is None else _caller(found, now)
 
@@ -143,23 +143,23 @@ _FIND = (
 
 
 def prefix_in(text: str) -> str | None:
-    """Return the part of a key in a text that is not secret; None if there is no key in it."""
+    """Return the public part of a key in a text; None if it contains no key."""
     found = _KEY.search(text)
     return found[1] if found else None
 
 
 def note_use(session: Session, caller: Caller, now: float) -> None:
-    """Write down that a key was used."""
+    """Record that a key was used."""
     session.execute(update(CredentialRow).where(CredentialRow.prefix == caller.id).values(used_at=now))
 
 
 def find_key(session: Session, prefix: str) -> CredentialRow | None:
-    """Find a key by the part of it that is not secret."""
+    """Find a key by its public part."""
     return session.scalar(select(CredentialRow).where(CredentialRow.prefix == prefix))
 
 
 def every(session: Session) -> Sequence[tuple[CredentialRow, str | None]]:
-    """Return every key with the name of its federation, in the order of their making."""
+    """Return every key with its federation's name, in order of creation."""
     query = select(CredentialRow, FederationRow.name).outerjoin(
         FederationRow, CredentialRow.federation_id == FederationRow.id
     )
@@ -167,28 +167,28 @@ def every(session: Session) -> Sequence[tuple[CredentialRow, str | None]]:
 
 
 def revoke(row: CredentialRow) -> None:
-    """Let a key open nothing any more; revoking it twice changes nothing."""
+    """Revoke a key; revoking it twice changes nothing."""
     row.revoked_at = row.revoked_at or time.time()
 
 
 def confirm(row: CredentialRow) -> None:
-    """Let a key open again what it opened before a restore that had no ledger; one that was not held stays as it is."""
+    """Restore a key's access after a restore without a ledger; a key that isn't on hold stays as it is."""
     row.held_at = None
 
 
 def valid(now: float) -> ColumnElement[bool]:
-    """Whether a key opens anything."""
+    """Whether a key is valid."""
     unexpired = or_(CredentialRow.expires_at.is_(None), CredentialRow.expires_at > now)
     return and_(CredentialRow.revoked_at.is_(None), CredentialRow.held_at.is_(None), unexpired)
 
 
 def valid_ids(session: Session, ids: Iterable[str], now: float) -> set[str]:
-    """Return those of these keys that open anything."""
+    """Return those of these keys that are valid."""
     return among(session, select(CredentialRow.prefix).where(valid(now)), CredentialRow.prefix, ids)
 
 
 def among(session: Session, query: Select[str], column: InstrumentedAttribute[str], values: Iterable[str]) -> set[str]:
-    """Return what a query finds where a column has one of many values."""
+    """Return a query's results where a column has one of many values."""
     wanted = sorted(values)
     parts = (wanted[first : first + AT_ONCE] for first in range(0, len(wanted), AT_ONCE))
     return {found for part in parts for found in session.scalars(query.where(column.in_(part)))}
@@ -201,9 +201,9 @@ def revoke_of_device(session: Session, device: DeviceRow) -> None:
 
 
 def ensure_operator(database: Database, folder: Path) -> Path | None:
-    """Make the first key of a server that never had one, and return the file that holds it; else None.
+    """Make a new server's first key, and return the file that holds it; None if there was a key before.
 
-    Several processes of one database write one after the other, so only one of them makes it.
+    Processes that share a database write one after the other, so only one of them makes it.
     """
     with database.write() as session:
         if session.scalar(select(exists().where(CredentialRow.id.is_not(None)))):
@@ -212,19 +212,19 @@ def ensure_operator(database: Database, folder: Path) -> Path | None:
         path = folder / OPERATOR_FILE
         detail = f"key {row.prefix} of operator: operator; the server's first, in {path}"
         audit.record(session, "keys.create", actor="server", detail=detail)
-        path.unlink(missing_ok=True)  # of a database that is gone, or of a start that ended before the commit
+        path.unlink(missing_ok=True)  # from a deleted database, or from a start that ended before the commit
         write_secret(path, f"{key}\n".encode())
     return path
 
 
 def opens_server(row: CredentialRow, now: float) -> bool:
-    """Whether a key opens the whole server to an operator at that time."""
+    """Whether a key is valid for operating the whole server at that time."""
     holds = row.revoked_at is None and row.held_at is None and (row.expires_at is None or row.expires_at > now)
     return holds and row.federation_id is None and "operator" in row.scopes
 
 
 def has_operator(session: Session, now: float, *, without: CredentialRow | None = None) -> bool:
-    """Whether any key (but one) that opens the whole server to an operator still holds at that time."""
+    """Whether any key (other than one) is still valid for operating the whole server at that time."""
     query = select(CredentialRow.scopes).where(CredentialRow.federation_id.is_(None), valid(now))
     if without is not None:
         query = query.where(CredentialRow.id != without.id)
@@ -232,7 +232,7 @@ def has_operator(session: Session, now: float, *, without: CredentialRow | None 
 
 
 def newest_operator(session: Session, now: float) -> CredentialRow | None:
-    """Find the newest key that opens the whole server to an operator."""
+    """Find the newest key for operating the whole server."""
     query = select(CredentialRow).where(CredentialRow.federation_id.is_(None), valid(now))
     rows = session.scalars(query.order_by(CredentialRow.id.desc()))
     return next((row for row in rows if "operator" in row.scopes), None)

@@ -1,13 +1,11 @@
-"""Who sends a request, and from which address.
+"""The caller of a request, and the client's address.
 
-From the key or session that a request shows to its `Caller`: looked up in the database, remembered for a second.
-A key in use is looked up again before its second is over, beside the requests that show it: of these only the first
-one waits for a busy database.
+A request's key or session is looked up in the database, and its `Caller` is cached for a second. A key in use is looked
+up again in the background before that second ends, so only the first request waits for a busy database.
 
-The address of whoever sends a request: the peer's, or what a trusted proxy says of it.
-A proxy adds the address that it sees at the right end of `X-Forwarded-For` (RFC 7239, 5.2 and 7.4). Everything left of
-that was written by somebody whom nobody vouches for, so the list is read from the right, past the trusted proxies, up
-to the first address that is none of them.
+The client's address is the peer's, or the one that a trusted proxy reports. A proxy adds the address that it sees at
+the right end of `X-Forwarded-For` (RFC 7239, 5.2 and 7.4). Everything to the left may be forged, so the list is read
+from the right, past the trusted proxies, up to the first other address.
 """
 
 from __future__ import annotations
@@ -34,24 +32,24 @@ from aggregator_api.auth.api_keys import Caller
 from aggregator_api.storage.db.database import Database
 
 LookUp = Callable[[Session, str, float], Caller | None]
-"""From a secret and the time to whose it is."""
+"""Maps a secret and the time to its caller."""
 
 log = logging.getLogger(__name__)
 
 REFRESH_AFTER_S = 0.5
-"""A key that is shown after so long is looked up again, and opens until that is done or its time is over."""
+"""Age after which a cached key is looked up again; it stays valid until that is done or it expires."""
 CACHE_TTL_S = 1.0
-"""A key that another process revokes opens this one for so long at the most."""
+"""Maximum time for which this process accepts a key that another process revoked."""
 MAX_CACHED_KEYS = 10_000
-"""Keys in memory; the one that was looked up longest ago makes room."""
+"""Keys in memory; the least recently looked-up one is dropped."""
 LOOKUPS_AT_ONCE = 4
-"""Threads for look-ups: wrong keys, however many, leave the others to the rest."""
+"""Threads for look-ups; wrong keys, however many, can't occupy the other threads."""
 
 
 class CallerCache:
-    """Who the keys belong to. Wrong ones are not remembered, so that they push no good one out.
+    """Cache of keys' callers. Wrong keys aren't cached, so they can't displace valid ones.
 
-    `find` and `is_well_formed` say what is shown if it is no API key.
+    `find` and `is_well_formed` handle secrets that aren't API keys.
     """
 
     def __init__(
@@ -65,14 +63,14 @@ class CallerCache:
         self._is_well_formed = is_well_formed
         self._clock = clock
         self._lock = Lock()
-        self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()  # sha256 of the key -> whose, when
+        self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()  # sha256 of the key -> caller, time
         self._forgotten = 0
         self._noted: dict[str, float] = {}
         self._refreshing: dict[bytes, asyncio.Task[Caller | None]] = {}
         self._limiter: CapacityLimiter | None = None
 
     async def find(self, database: Database, key: str) -> Caller | None:
-        """Return whose key this is; None if it is unknown, expired or revoked."""
+        """Return the key's caller; None if the key is unknown, expired or revoked."""
         if not self._is_well_formed(key):
             return None
         digest = hashlib.sha256(key.encode()).digest()
@@ -87,14 +85,14 @@ class CallerCache:
         return caller
 
     def forget(self) -> None:
-        """Look every key up again: some may have been revoked."""
+        """Forget all keys, because some may have been revoked."""
         with self._lock:
             self._forgotten += 1
             self._known.clear()
 
     @property
     def is_idle(self) -> bool:
-        """Whether no key is being looked up beside its requests."""
+        """Whether no background look-up is running."""
         return not self._refreshing
 
     def __len__(self) -> int:
@@ -110,8 +108,8 @@ class CallerCache:
         del self._refreshing[digest]
         if not task.cancelled() and task.exception() is None and task.result() is None:
             with self._lock:
-                self._known.pop(digest, None)  # it was revoked: not even until its second is over
-        # a database that does not answer is told of by the first request that has to wait for it
+                self._known.pop(digest, None)  # it was revoked: don't use it until its second ends
+        # the first request that must wait for an unavailable database reports it
 
     def _look_up(self, database: Database, key: str, digest: bytes) -> Caller | None:
         now, moment, forgotten = time.time(), self._clock(), self._forgotten
@@ -120,7 +118,7 @@ class CallerCache:
         if caller is None:
             return None
         with self._lock:
-            if forgotten == self._forgotten:  # else it may have been revoked since it was read
+            if forgotten == self._forgotten:  # otherwise it may have been revoked since it was read
                 self._known[digest] = caller, moment
                 self._known.move_to_end(digest)
             while len(self._known) > MAX_CACHED_KEYS:
@@ -149,14 +147,14 @@ UNKNOWN = "unknown"
 
 
 class ClientAddress:
-    """Puts the address into `scope["state"]["client_address"]`, and the scheme that the client used into the scope."""
+    """Puts the client's address into `scope["state"]["client_address"]`, and its scheme into the scope."""
 
     def __init__(self, app: ASGIApp, trusted: Sequence[Network]) -> None:
         self._app = app
         self._trusted = tuple(trusted)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Find the address, then hand the request on."""
+        """Find the address, then pass the request on."""
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             peer = peer_of(scope)
@@ -175,13 +173,13 @@ def client_address(peer: str, forwarded: Iterable[str], trusted: Sequence[Networ
     while entries and is_trusted(found, trusted):
         entry = parse(entries.pop())
         if entry is None:
-            break  # "unknown", or nonsense: the last address that somebody vouches for is the proxy's
+            break  # "unknown", or nonsense: the last trustworthy address is the proxy's
         found = str(entry)
     return found
 
 
 def peer_of(scope: Scope) -> str:
-    """Return the address that the connection comes from."""
+    """Return the address of the connection's peer."""
     return str(scope["client"][0]) if scope.get("client") else UNKNOWN
 
 
@@ -192,7 +190,7 @@ def is_trusted(address: str, trusted: Sequence[Network]) -> bool:
 
 
 def parse(entry: str) -> Address | None:
-    """Read an address, with or without a port; an IPv4 address in an IPv6 one is the IPv4 address."""
+    """Parse an address, with or without a port; an IPv4-mapped IPv6 address becomes the IPv4 address."""
     text = entry.strip().strip('"')
     if text.startswith("["):
         text = text[1:].partition("]")[0]
@@ -206,7 +204,7 @@ def parse(entry: str) -> Address | None:
 
 
 def network(host: str) -> str:
-    """Return whose address it is: an IPv6 customer has a whole /64 to choose from."""
+    """Return the address's network, because an IPv6 customer can use a whole /64."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,13 +1,14 @@
 """The scopes of API keys, and the scope that each route declares with `@requires`.
 
-What a request needs: a scope, in a federation or on the whole server. Each route declares it where it is written.
+A request needs a scope, in a federation or on the whole server. Each route declares it with a decorator.
 
     @router.post("/{name}/pause")
     @requires("operator")
     def pause(name: str) -> FederationDetail: ...
 
-A route that declares nothing is closed to everybody. A page declares what REST does at the path of the same name:
-whoever may not ask `POST /v1/federations/walk/pause` may not press the button that posts to `/federations/walk/pause`.
+A route that declares nothing is closed to everyone. A page declares the same as the REST route of the same path: a
+caller without access to `POST /v1/federations/walk/pause` can't use the button that posts to `/federations/walk/pause`
+either.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from aggregator_api.auth.api_keys import Caller
 from aggregator_api.core.errors import ForbiddenError, UnauthorizedError
 
 PROGRAMS = ("/v1/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics")
-"""Paths for programs: no session opens them, and their errors are never pages."""
+"""Paths for programs: sessions have no access, and errors are never HTML pages."""
 
 _DECLARED = "__access__"
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 class Need(NamedTuple):
-    """Any one of the scopes; in that federation, or (None) on the whole server, or (empty) wherever the key is for.
+    """Any one of the scopes: in that federation, or (None) on the whole server, or (empty) wherever the key is valid.
 
-    `device`: only the key of that device will do.
+    `device`: only that device's key is accepted.
     """
 
     scopes: tuple[str, ...]
@@ -46,7 +47,7 @@ CLOSED = Need((), None)
 
 
 class Access(NamedTuple):
-    """What a route declares; without scopes it is open to everybody. See `requires`."""
+    """A route's declaration; without scopes the route is open to everyone. See `requires`."""
 
     scopes: tuple[str, ...] = ()
     filtered: bool = False
@@ -54,7 +55,7 @@ class Access(NamedTuple):
     below: tuple[str, ...] = ()
 
     def need(self, named: Mapping[str, str]) -> Need | None:
-        """Return what a request needs whose path names these: a federation as `name`, a `device`."""
+        """Return the need of a request whose path names these parameters: a federation as `name`, a `device`."""
         if not self.scopes:
             return None
         federation = named.get("name", "" if self.filtered else None)
@@ -62,32 +63,32 @@ class Access(NamedTuple):
 
 
 def anybody(*, below: tuple[str, ...] = ()) -> Callable[[Endpoint], Endpoint]:
-    """Open a route to everybody; `below` as in `requires`."""
+    """Open a route to everyone; `below` as in `requires`."""
     return _declare(Access(below=below))
 
 
 def requires(
     *scopes: api_keys.Scope, filtered: bool = False, of_device: bool = False, below: tuple[str, ...] = ()
 ) -> Callable[[Endpoint], Endpoint]:
-    """Open a route to keys with any one of the scopes: in the federation `{name}` of its path, else of the server.
+    """Open a route to keys with one of the scopes, in the federation `{name}` of its path or else on the server.
 
-    `filtered`: the route shows a key only what is its own. `of_device`: only the key of the path's `{device}` will do.
-    `below`: folders, whole or (with a slash at the end) without the path itself, where a request that meets no route is
-    told so under the same condition.
+    `filtered`: the route shows a key only its own data. `of_device`: only the key of the path's `{device}` is accepted.
+    `below`: folders, whole or (with a trailing slash) without the path itself, in which unmatched requests get their
+    404 under the same condition.
     """
     if not scopes:
-        raise ValueError("expected a scope at least; what is open to everybody says `@anybody()`")
+        raise ValueError("expected at least one scope; use `@anybody()` for a route that is open to everyone")
     return _declare(Access(scopes, filtered, of_device, below))
 
 
 def declared(endpoint: Any) -> Access | None:
-    """Return what an endpoint has declared; None if nothing: then it is closed."""
+    """Return an endpoint's declaration; None if it has none and so is closed."""
     found: Access | None = getattr(endpoint, _DECLARED, None)
     return found
 
 
 def is_device_message(state: Mapping[str, Any]) -> bool:
-    """Whether a device speaks or listens, as it would at a broker; of the state of a request that was authenticated."""
+    """Whether an authenticated request, by its state, is a device's message or stream, as at a broker."""
     needed: Need | None = state.get("needed")
     return needed is not None and needed.device is not None
 
@@ -101,20 +102,20 @@ def _declare(access: Access) -> Callable[[Endpoint], Endpoint]:
 
 
 def check(caller: Caller | None, needed: Need) -> Caller:
-    """Return the caller, if that is somebody who may do it.
+    """Return the caller if it has access.
 
     Raises:
-        UnauthorizedError: if nobody is named.
+        UnauthorizedError: without a caller.
         ForbiddenError: if the key has another scope, or is for another federation.
     """
     if caller is None:
         raise UnauthorizedError(
-            "this needs a key: send `Authorization: Bearer gw_…`; the operator's first one is in operator.key in the "
+            "this needs a key: send `Authorization: Bearer gw_…`; the operator's first key is in operator.key in the "
             "server's data folder, and `python -m aggregator_api keys create` makes more",
             invalid=False,
         )
     if needed == CLOSED:
-        raise ForbiddenError("the route declares no scope, so no key opens it: a fault of this server's program")
+        raise ForbiddenError("the route declares no scope, so no key has access: this is a bug in the server")
     if not caller.scopes.intersection(needed.scopes):
         raise ForbiddenError(
             f"the key {caller.id} has the scope {' '.join(sorted(caller.scopes))}; this needs "
@@ -126,7 +127,7 @@ def check(caller: Caller | None, needed: Need) -> Caller:
         raise ForbiddenError(f"the key {caller.id} is for the federation {caller.federation!r}; this is about {where}")
     if needed.device is not None and caller.device != needed.device:
         whose = f"of the device {caller.device!r}" if caller.device else "of no device"
-        raise ForbiddenError(f"the key {caller.id} is {whose}; this is said by {needed.device[:80]!r} alone")
+        raise ForbiddenError(f"the key {caller.id} is {whose}; only {needed.device[:80]!r} may send this")
     return caller
 
 
@@ -144,27 +145,27 @@ class DeclaredRoute(NamedTuple):
 
     @classmethod
     def of(cls, route: Any) -> DeclaredRoute:
-        """Read what a route of FastAPI's or Starlette's declares."""
+        """Read the declaration of a FastAPI or Starlette route."""
         methods = frozenset(route.methods or ())
         return cls(route.matches, route.path_format, methods, declared(route.endpoint))
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may ask."""
+        """Whether the route is open to everyone."""
         return self.access is not None and not self.access.scopes
 
     def need(self, named: Mapping[str, str]) -> Need | None:
-        """Return what a request needs whose path names these."""
+        """Return the need of a request whose path names these parameters."""
         return CLOSED if self.access is None else self.access.need(named)
 
     def is_like(self, *, reads: bool) -> bool:
-        """Whether who may ask this may hear that there is nothing to read beside it, or to change."""
-        of_devices = self.access is not None and "device" in self.access.scopes  # they hear nothing of operators
+        """Whether callers of this route may get a 404 or 405 next to it."""
+        of_devices = self.access is not None and "device" in self.access.scopes  # hide operators' routes
         return of_devices or (bool(self.methods) and READS.issuperset(self.methods)) == reads
 
 
 class DeclaredRoutes:
-    """The routes of an application, in the order in which they are tried."""
+    """The routes of an application, in matching order."""
 
     def __init__(self, app: FastAPI) -> None:
         flat: Callable[..., Iterable[Any]] = getattr(routing, "iter_route_contexts", iter)  # newer ones nest routers
@@ -177,11 +178,11 @@ class DeclaredRoutes:
         self._deepest = max((route.path.count("/") for route in self.routes), default=0)
 
     def access(self, method: str, path: str) -> Access | None:
-        """Return what a route declares, by its method and its path as OpenAPI writes it."""
+        """Return a route's declaration, by its method and its path as OpenAPI writes it."""
         return next(route.access for route in self.routes if route.path == path and method in route.methods)
 
     def need(self, scope: Scope) -> Need | None:
-        """Return what a request needs; None if anybody may send it."""
+        """Return a request's need; None if the route is open to everyone."""
         for route in self.routes:
             match, found = route.matches(scope)
             if match is Match.FULL:
@@ -189,12 +190,12 @@ class DeclaredRoutes:
         return self._need_at_no_route(scope)
 
     def _need_at_no_route(self, scope: Scope) -> Need | None:
-        """Return who is told that nothing is there, or not by this method: whom the routes around it admit.
+        """Return the need for getting a 404 or 405: the one of the routes around the path.
 
-        They are those at the path or the nearest one above, and those that have declared the folder.
+        These are the routes at the path or the nearest one above, and those that declared the folder.
         """
         path, reads = scope["path"], scope["method"] in READS
-        place = "/".join(path.split("/", self._deepest + 1)[: self._deepest + 1])  # a longer one would take long
+        place = "/".join(path.split("/", self._deepest + 1)[: self._deepest + 1])  # a longer path would take long
         while place:
             at_place = list(self._at({**scope, "path": place}))
             folders = list(self._folders_at(place, is_path=place == path))
@@ -224,5 +225,5 @@ class DeclaredRoutes:
 
 @lru_cache(maxsize=4)
 def declared_routes(app: FastAPI) -> DeclaredRoutes:
-    """Return an application's routes, gathered once."""
+    """Return an application's routes, collected once."""
     return DeclaredRoutes(app)

@@ -1,15 +1,15 @@
-"""Sessions of browsers, and streams that end with the key that opened them.
+"""Browsers' sessions, and event streams that end with the key that opened them.
 
 A key is shown once, at login, and exchanged for a cookie that no script can read.
-A session is 256 random bits, of which only the sha256 is kept. It opens what its key opens now: it ends with the key,
-when that is revoked or expires, after `LIFETIME_S`, or at logout.
+A session is 256 random bits, of which only the sha256 is stored. It has its key's current access, and ends when the key
+is revoked or expires, after `LIFETIME_S`, or at logout.
 
-Three things keep another site from using it: the cookie is SameSite=Strict; a request that changes something says that
-it comes from a page of this server; and it carries a token that only such a page holds.
+Three things keep another site from using it: the cookie is SameSite=Strict; the browser must say that a changing
+request comes from a page of this server; and the request carries a token that only such a page has.
 
-A key has only so many open streams, and each ends within seconds of the key or session behind it.
-One reader looks at all of them every `CHECK_S`: a query for the keys and one for the sessions, however many streams
-there are. So it sees what another process, or a command on the server's machine, has revoked.
+A key's open streams are limited, and each ends within seconds of its key or session. Every `CHECK_S`, one query checks
+all keys and another all sessions, however many streams there are. So revocations by other processes and by commands on
+the server's machine take effect.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from gaitway.threads import supervised_task
 
 LIFETIME_S = 12 * 3600.0
 LINK_S = 600.0
-"""A link for one login holds for so long, unless another time is asked for."""
+"""Default lifetime of a link for one login."""
 MAX_SESSIONS_PER_KEY = 16
-"""Sessions of one key at the same time; the oldest makes room."""
+"""Sessions of one key at a time; the oldest is dropped."""
 SECURE_COOKIE = "__Host-gaitway"
-"""Over HTTPS; a browser takes a cookie of such a name from this very host alone, and only if it is Secure."""
+"""Name over HTTPS; a browser accepts such a cookie only from this host, and only if it is Secure."""
 SECURE_COOKIE_BELOW = "__Secure-gaitway"
-"""The same where the server has only a path of the host: `__Host-` would show it to the host's other paths."""
+"""Name if the server has only a path of the host: `__Host-` would expose the cookie to the host's other paths."""
 PLAIN_COOKIE = "gaitway"
 CSRF_HEADER = "x-csrf-token"
 
@@ -59,7 +59,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 class NewSession(NamedTuple):
-    """A new session: what its cookie holds, until when, and the id of the key behind it."""
+    """A new session: its cookie's value, its expiry, and its key's id."""
 
     token: str
     expires_at: float
@@ -67,7 +67,7 @@ class NewSession(NamedTuple):
 
 
 def cookie_name(scheme: str, root_path: str = "") -> str:
-    """Return the cookie's name; what was set over HTTPS is not taken over HTTP, nor the other way round."""
+    """Return the cookie's name; cookies set over HTTPS aren't accepted over HTTP, nor vice versa."""
     if scheme != "https":
         return PLAIN_COOKIE
     return SECURE_COOKIE_BELOW if root_path else SECURE_COOKIE
@@ -79,12 +79,12 @@ def cookie_path(root_path: str) -> str:
 
 
 def is_well_formed(token: str) -> bool:
-    """Whether it could be a session at all, which needs no look into the database."""
+    """Whether a text has the form of a session token, without a database query."""
     return _TOKEN.fullmatch(token) is not None
 
 
 def begin(session: Session, caller: Caller, now: float) -> NewSession | None:
-    """Write a session for the key that a caller has shown; None if there is no such key any more."""
+    """Write a session for a caller's key; None if the key no longer exists."""
     key = api_keys.find_key(session, caller.id)
     if key is None:
         return None
@@ -98,9 +98,9 @@ def begin(session: Session, caller: Caller, now: float) -> NewSession | None:
 
 
 def make_link(session: Session, key: CredentialRow, now: float, lifetime_s: float = LINK_S) -> str:
-    """Write what lets one browser in, once and soon, without showing the key; return the token that its link holds.
+    """Write a one-time, short-lived login for one browser that doesn't show the key; return its link's token.
 
-    It is kept as a session that no cookie opens: of its token another sha256 is kept.
+    It is stored as a session that no cookie can open, because its token is hashed differently.
     """
     token = secrets.token_urlsafe(32)
     expires_at = min(now + lifetime_s, key.expires_at or now + lifetime_s)
@@ -110,7 +110,7 @@ def make_link(session: Session, key: CredentialRow, now: float, lifetime_s: floa
 
 
 def follow_link(session: Session, token: str, now: float) -> NewSession | None:
-    """Use a link up and begin a session; None if it is unknown, used or over, or its key opens nothing any more."""
+    """Use up a link and begin a session; None if it is unknown, used or expired, or its key is no longer valid."""
     is_link = WebSessionRow.token_sha256 == _link_sha256(token)
     query = select(CredentialRow.prefix).join(WebSessionRow, WebSessionRow.credential_id == CredentialRow.id)
     prefix = session.scalar(query.where(is_link, WebSessionRow.expires_at > now))
@@ -120,7 +120,7 @@ def follow_link(session: Session, token: str, now: float) -> NewSession | None:
 
 
 def find(session: Session, token: str, now: float) -> Caller | None:
-    """Return what a session opens; None if it is unknown or over, or its key is revoked or expired."""
+    """Return a session's caller; None if it is unknown or has ended, or its key is revoked or expired."""
     query = select(CredentialRow.prefix).join(WebSessionRow, WebSessionRow.credential_id == CredentialRow.id)
     query = query.where(WebSessionRow.token_sha256 == _sha256(token), WebSessionRow.expires_at > now)
     prefix = session.scalar(query)
@@ -128,31 +128,31 @@ def find(session: Session, token: str, now: float) -> Caller | None:
 
 
 def valid_hashes(session: Session, hashes: Iterable[str], now: float) -> set[str]:
-    """Return those of these sessions, by the sha256 of their cookies, that have not ended; their keys aside."""
+    """Return those of these sessions (sha256 of their cookies) that haven't ended, without checking their keys."""
     query = select(WebSessionRow.token_sha256).where(WebSessionRow.expires_at > now)
     return api_keys.among(session, query, WebSessionRow.token_sha256, hashes)
 
 
 def end(session: Session, token: str) -> None:
-    """Let a session open nothing any more."""
+    """End a session."""
     session.execute(delete(WebSessionRow).where(WebSessionRow.token_sha256 == _sha256(token)))
 
 
 def csrf_token(token: str) -> str:
-    """Return what the forms of a session's pages hold; the session cannot be told from it."""
+    """Return the token in the forms of a session's pages, which doesn't reveal the session."""
     return hmac.new(token.encode(), b"gaitway csrf", hashlib.sha256).hexdigest()
 
 
 def is_csrf_token(given: str, token: str) -> bool:
-    """Whether a form comes from a page of that session."""
+    """Whether a form's token belongs to that session."""
     return hmac.compare_digest(given.encode(), csrf_token(token).encode())
 
 
 def from_this_site(headers: Headers) -> bool:
-    """Whether a browser says that a page of this server sends the request.
+    """Whether the browser says that the request comes from a page of this server.
 
-    `Sec-Fetch-Site` comes with every request to HTTPS and localhost, `Origin` with every POST; whoever sends neither
-    is no browser, and has keys for that.
+    Browsers send `Sec-Fetch-Site` with every request to HTTPS and localhost, and `Origin` with every POST. A client
+    that sends neither isn't a browser and should use a key.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:
@@ -176,12 +176,12 @@ def _sha256(token: str) -> str:
 
 CHECK_S = 2.0
 RETRY_S = 30.0
-"""When a key that has too many streams may try again: those of pages end by themselves within minutes."""
+"""Retry time for a key with too many streams; those of pages end by themselves within minutes."""
 
 
 @dataclass(eq=False)
 class OpenStream:
-    """One stream: the key and the session (its sha256; empty: none) that opened it, and whether they open it still."""
+    """A stream, with the key and session (its sha256; empty: none) that opened it, and whether they are still valid."""
 
     key: str
     session: str
@@ -190,7 +190,7 @@ class OpenStream:
 
 
 class OpenStreams:
-    """The streams of one process; all but the looking happens on the event loop."""
+    """The streams of one process; everything except the checking runs on the event loop."""
 
     def __init__(self, database: Database, closing: threading.Event, *, max_per_key: int) -> None:
         self._database, self._closing, self._most = database, closing, max_per_key
@@ -202,23 +202,23 @@ class OpenStreams:
         return len(self._streams)
 
     def require_room(self, key: str) -> None:
-        """Check that a key may have another stream; safe on any thread.
+        """Check that a key may open another stream; safe on any thread.
 
         Raises:
-            TooManyError: if it has as many as it may have.
+            TooManyError: if it has reached its limit.
         """
         if self._of_key[key] >= self._most:
             raise TooManyError(
-                f"the key {key} has {self._most} streams open already, as many as a key may have (key_streams); close "
-                "some, or use another key",
+                f"the key {key} already has {self._most} open streams, the limit per key (key_streams); close some, "
+                f"or use another key",
                 wait_s=RETRY_S,
             )
 
     @contextmanager
     def opened(self, key: str, session: str, wake: Callable[[], None]) -> Iterator[OpenStream]:
-        """Count a stream for as long as the block lasts; `wake` lets it look whether it `is_over`.
+        """Count a stream until the block ends; `wake` makes it check whether it `is_over`.
 
-        Of those that were asked for at once, the ones beyond the limit are over when they begin.
+        Of simultaneous requests, those beyond the limit are over when they begin.
         """
         stream = OpenStream(key, session, wake, is_over=self._of_key[key] >= self._most)
         self._streams.add(stream)
@@ -243,7 +243,7 @@ class OpenStreams:
             await self.look()
 
     async def look(self) -> None:
-        """End the streams whose key or session opens nothing any more; in an outage of the database, none."""
+        """End the streams whose key or session is no longer valid; during a database outage, end none."""
         streams = list(self._streams)
         keys, sessions = {stream.key for stream in streams}, {stream.session for stream in streams} - {""}
         try:
@@ -264,19 +264,19 @@ class OpenStreams:
 
 
 class StreamAccess:
-    """With what a request opens a stream."""
+    """A request's access to a stream."""
 
     def __init__(self, streams: OpenStreams, key: str, session: str = "") -> None:
-        """Take the caller's session: its cookie's token, where it is a browser's."""
+        """Store the caller and a browser's session, from its cookie's token."""
         self._streams, self.key = streams, key
         self.session = hashlib.sha256(session.encode()).hexdigest() if session else ""
 
     @classmethod
     def of(cls, request: Request) -> StreamAccess:
-        """Return with what a request may open a stream.
+        """Return a request's access to a stream.
 
         Raises:
-            TooManyError: if its key has as many streams as it may have.
+            TooManyError: if its key has reached its limit of streams.
         """
         streams: OpenStreams = request.app.state.runtime.open_streams
         caller: Caller = request.state.caller
@@ -284,5 +284,5 @@ class StreamAccess:
         return cls(streams, caller.id, getattr(request.state, "session", ""))
 
     def opened(self, wake: Callable[[], None]) -> AbstractContextManager[OpenStream]:
-        """Count the stream for as long as the block lasts."""
+        """Count the stream until the block ends."""
         return self._streams.opened(self.key, self.session, wake)

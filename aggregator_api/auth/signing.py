@@ -22,10 +22,10 @@ SIGNATURE_BYTES = 64
 
 
 class Identity:
-    """The key pair in a PEM file; it is read, or made, at its first use.
+    """The key pair in a PEM file, which is read, or made, on first use.
 
-    Devices keep the public half from their enrolment on, so the file belongs into the backup, and several server
-    processes of one database share it.
+    Devices store the public half when they enrol, so the file belongs in the backup, and all server processes of one
+    database share it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,18 +37,18 @@ class Identity:
         return self._key.public_key().public_bytes_raw()
 
     def load(self) -> None:
-        """Read the key, or make it, now: a server that cannot sign must not start.
+        """Read or make the key now, because a server that can't sign must not start.
 
         Raises:
             ConfigError: as `sign`.
         """
-        _ = self._key  # read once, and kept
+        _ = self._key  # read once, then cached
 
     def sign(self, message: bytes) -> bytes:
         """Return the signature of a message, 64 bytes.
 
         Raises:
-            ConfigError: if the file cannot be read, made, or is not such a key.
+            ConfigError: if the file can't be read or made, or isn't an ed25519 key.
         """
         return self._key.sign(message)
 
@@ -79,7 +79,7 @@ def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
 
 
 def write_secret(path: Path, data: bytes) -> bool:
-    """Write a file that only its owner may read, whole or not at all; return False if there is one already."""
+    """Write a file that only its owner can read, atomically; return False if the file exists."""
     private_folder(path.parent)
     try:
         write_file(path, data, mode=FILE, replace=False)
@@ -94,7 +94,7 @@ def _create(path: Path) -> None:
 
 
 class Signer:
-    """Signs with the server's key; an announcement holds for `lifetime_s`, and is renewed after half of that."""
+    """Signs with the server's key; an announcement is valid for `lifetime_s`, and is renewed after half of that."""
 
     def __init__(
         self, sign: Callable[[bytes], bytes], lifetime_s: float, clock: Callable[[], float] = time.time
@@ -103,21 +103,21 @@ class Signer:
         self._renewed_at = clock()
 
     def wrap(self, kind: Kind, federation: str, device: str, message: Strict) -> bytes:
-        """Return a message as it is sent; `device` is empty in what is said to all."""
+        """Return a signed message; `device` is empty if it is for all devices."""
         return wrap(kind, federation, device, write(message), self._sign)
 
     def expires(self) -> int:
-        """Return until when what is announced now holds, in Unix time."""
+        """Return the expiry of an announcement made now, in Unix time."""
         return int(self._clock() + self._lifetime_s) + 1
 
     @property
     def renewed_at(self) -> float:
-        """When everything was signed anew, at the latest; Unix time."""
+        """Time of the last complete renewal, in Unix time."""
         return self._renewed_at
 
     def renewal_is_due(self) -> bool:
-        """Say once per half lifetime that everything must be announced again."""
-        if abs(self._clock() - self._renewed_at) < self._lifetime_s / 2:  # also where the clock was set back
+        """Return True once per half lifetime, when everything must be announced again."""
+        if abs(self._clock() - self._renewed_at) < self._lifetime_s / 2:  # also after the clock was set back
             return False
         self._renewed_at = self._clock()
         return True

@@ -10,27 +10,29 @@ COMMANDS = {
     ),
     "broker-passwords": (
         "broker:broker_passwords",
-        "Draw new passwords for the server's two accounts at the running broker, and write them down; then restart it.",
+        "Set new passwords for the server's two accounts at the running broker, and write them to files; then restart "
+        "the server.",
     ),
     "server-certificate": (
         "broker:server_certificate",
-        "Write a certificate with which `serve` speaks HTTPS itself, signed by the installation's authority.",
+        "Write a certificate for HTTPS in `serve`, signed by the installation's authority.",
     ),
     "backup": (
         "storage:backup",
-        "Copy a server's data, which may be running, into a folder that `restore` brings a server back from.",
+        "Back up a server, which may be running, into a folder that `restore` reads.",
     ),
     "restore": (
         "storage:restore",
-        "Bring a server back from a backup, into a folder (and on PostgreSQL a database) that holds no data yet.",
+        "Restore a server from a backup into an empty folder (and, on PostgreSQL, an empty database).",
     ),
     "fsck": (
         "storage:fsck",
-        "Check the database, every blob that it needs, open rounds and partial uploads; ends with 1 for problems.",
+        "Check the database, every blob that it needs, open rounds and partial uploads; exit with 1 if there are "
+        "problems.",
     ),
     "new-epoch": (
         "storage:new_epoch",
-        "Begin a new epoch on a database that was brought back without `restore`, such as by pg_restore or a snapshot.",
+        "Begin a new epoch after a database was restored without `restore`, such as by pg_restore or from a snapshot.",
     ),
     "login-link": (
         "keys:login_link",
@@ -38,41 +40,44 @@ COMMANDS = {
     ),
     "new-ledger": (
         "storage:new_ledger",
-        "Begin a new ledger of revocations, where the old one is lost and the database is the newest, not a copy.",
+        "Begin a new ledger of revocations when the old one is lost and the database is current, not a copy.",
     ),
     "serve": (
         "serve:serve",
-        "Run the server until SIGTERM or Ctrl-C; it resumes where it was, and waits for its broker.",
+        "Run the server until SIGTERM or Ctrl-C; it resumes where it stopped, and waits for its broker.",
     ),
     "broker": (
         "serve:broker",
         "Run a small MQTT broker for demos and tests: anonymous, in memory; production uses Mosquitto.",
     ),
-    "migrate": ("serve:migrate", "Bring the database to this program's schema; `serve` does it too."),
+    "migrate": ("serve:migrate", "Migrate the database to this program's schema; `serve` does this too."),
     "gc": (
         "serve:gc",
-        "Remove blobs that nothing refers to and that are older than `gc_grace_s`; the server does it as well.",
+        "Remove unreferenced blobs that are older than `gc_grace_s`; the server does this too.",
     ),
-    "openapi": ("serve:openapi", "Print the OpenAPI document of the REST interface, as it is checked in."),
-    "asyncapi": ("serve:asyncapi", "Print the AsyncAPI document of the devices' protocol, as it is checked in."),
+    "openapi": ("serve:openapi", "Print the OpenAPI document of the REST interface, identical to docs/openapi.json."),
+    "asyncapi": (
+        "serve:asyncapi",
+        "Print the AsyncAPI document of the devices' protocol, identical to docs/asyncapi.json.",
+    ),
     "keys": ("keys:keys_app", "API keys of the server."),
-    "tokens": ("keys:tokens_app", "Tokens that let devices in, once each."),
-    "audit": ("audit:audit_app", "Who did what, from where and when: entries that are only ever added."),
+    "tokens": ("keys:tokens_app", "One-time tokens that let devices enrol."),
+    "audit": ("audit:audit_app", "The append-only audit log: who did what, from where and when."),
     "notify": (
         "audit:notify_app",
-        "Tell the operator what needs attention: by webhook and e-mail, as the settings say.",
+        "Notify the operator of what needs attention, by webhook and e-mail.",
     ),
     "devices": ("devices:app", "List, approve, remove and group devices of federations."),
-    "federations": ("federations:federations_app", "Federations: list and create them, delete one that has ended."),
+    "federations": ("federations:federations_app", "List, create and delete federations."),
     "retention": (
         "storage:retention_app",
-        "What is removed by age: keep_versions, update_retention_days, event_retention_days.",
+        "Delete old data by keep_versions, update_retention_days and event_retention_days.",
     ),
-    "rollouts": ("rollouts:app", "Rollouts: release a model version to devices, wave by wave."),
-    "versions": ("storage:versions_app", "Versions of a federation's model: list them, delete old ones."),
-    "vouch": ("keys:vouch_app", "Vouch for the devices of secure sums, with a key that the server doesn't have."),
+    "rollouts": ("rollouts:app", "Release a model version to devices, wave by wave."),
+    "versions": ("storage:versions_app", "List a federation's model versions, and delete old ones."),
+    "vouch": ("keys:vouch_app", "Vouch for the devices in secure sums with a key that the server doesn't have."),
 }
-"""Where each command is, and what it is for."""
+"""Each command's location and purpose."""
 
 app = CommandLine(rich_markup_mode="markdown")
 for _name, (_place, _purpose) in COMMANDS.items():

@@ -25,30 +25,30 @@ from aggregator_api.storage.db.audit import Filters
 from aggregator_api.storage.db.models import AuditRow
 from gaitway.errors import ExitCode
 
-audit_app = new_app("Who did what, from where and when: entries that are only ever added.")
+audit_app = new_app("The append-only audit log: who did what, from where and when.")
 
 
 class EntryOptions(NamedTuple):
-    """Which entries a command is about."""
+    """The entries that a command selects."""
 
     since: Annotated[
         str | None,
         typer.Option(
             "--since",
-            help="2026-11-01, 2026-11-01T08:30 (UTC), or so long ago: 90m, 12h, 7d; without it from the beginning.",
+            help="Start: 2026-11-01, 2026-11-01T08:30 (UTC), or an age: 90m, 12h, 7d (default: all).",
         ),
     ] = None
     actor: Annotated[
-        str | None, typer.Option("--actor", help="Only by this one: a key's id, or `command line (root)`.")
+        str | None, typer.Option("--actor", help="Only by this actor: a key's id, or `command line (root)`.")
     ] = None
-    action: Annotated[str | None, typer.Option("--action", help="Only this: keys.create; or a noun alone: keys.")] = (
-        None
-    )
-    federation: Annotated[str | None, typer.Option("--federation", help="Only about this one.")] = None
-    device: Annotated[str | None, typer.Option("--device", help="Only about devices of this name.")] = None
+    action: Annotated[
+        str | None, typer.Option("--action", help="Only this action, such as keys.create, or this noun, such as keys.")
+    ] = None
+    federation: Annotated[str | None, typer.Option("--federation", help="Only this federation.")] = None
+    device: Annotated[str | None, typer.Option("--device", help="Only devices of this name.")] = None
 
     def filters(self) -> Filters:
-        """Read the time that is meant by `since`."""
+        """Return the filters, with `since` parsed."""
         return Filters(None if self.since is None else moment(self.since, time.time()), *self[1:])
 
 
@@ -58,7 +58,7 @@ ALL = EntryOptions()
 @audit_app.command("list")
 def list_entries(
     wanted: EntryOptions = ALL,
-    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest.")] = 50,
+    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="Number of newest entries.")] = 50,
     place: ServerPlace = HERE,
 ) -> list[dict[str, Any]]:
     """Show the newest entries as a table.
@@ -81,11 +81,11 @@ def list_entries(
 @audit_app.command("export")
 def export_entries(
     wanted: EntryOptions = ALL,
-    form: Annotated[Literal["jsonl", "csv"], typer.Option("--format", help="Lines of JSON, or CSV.")] = "jsonl",
-    out: Annotated[Path | None, typer.Option("--out", help="File to write, 0600; else the terminal.")] = None,
+    form: Annotated[Literal["jsonl", "csv"], typer.Option("--format", help="JSON lines, or CSV.")] = "jsonl",
+    out: Annotated[Path | None, typer.Option("--out", help="File to write, mode 0600 (default: the terminal).")] = None,
     place: ServerPlace = HERE,
 ) -> None:
-    """Write entries out, the oldest first, for another system to keep.
+    """Export entries, oldest first, for storage in another system.
 
     Example: `python -m aggregator_api audit export --since 30d --format csv --out audit.csv`
     """
@@ -107,41 +107,41 @@ def verify(
         str | None,
         typer.Option(
             "--expect-digest",
-            help="Also look for this digest, which an earlier verify printed; it must still be there.",
+            help="Also require this digest, which an earlier verify printed.",
         ),
     ] = None,
     place: ServerPlace = HERE,
 ) -> dict[str, Any]:
-    """Check that no entry was changed or cut out; exit code 1 if one was.
+    """Check that no entry was changed or removed; exit with 1 if one was.
 
-    A cut of the newest entries shows only against a digest that was noted elsewhere: note what this prints, and give it
-    next time with --expect-digest.
+    Removal of the newest entries can only be detected with a digest that was stored elsewhere. Store the printed
+    digest, and pass it next time with --expect-digest.
 
     Example: `python -m aggregator_api audit verify --expect-digest 5e88…`
     """
     with reading(place) as session:
         found = audit.verify(session, expect)
     if found.error:
-        fail(f"{found.error}; the {found.entries} entries before it hold. Compare with an export or a backup")
+        fail(f"{found.error}; the {found.entries} entries before it are intact. Compare with an export or a backup")
         raise typer.Exit(ExitCode.FAILED)
-    typer.echo(f"{found.entries} entries hold; the last is {found.last_id} with the digest {found.digest}")
+    typer.echo(f"{found.entries} entries are intact; the last is {found.last_id} with the digest {found.digest}")
     return {"entries": found.entries, "last_id": found.last_id, "digest": found.digest}
 
 
-notify_app = new_app("Tell the operator what needs attention: by webhook and e-mail, as the settings say.")
+notify_app = new_app("Notify the operator of what needs attention, by webhook and e-mail.")
 
 
 @notify_app.callback()
 def notify() -> None:
-    """Tell the operator what needs attention: by webhook and e-mail, as the settings say."""
+    """Notify the operator of what needs attention, by webhook and e-mail."""
 
 
 @notify_app.command("test")
 def send_test(place: ServerPlace = HERE) -> None:
-    """Send a test to each destination once, and print the result.
+    """Send one test notification to each destination, and print the results.
 
     With notify_webhook_secret_file, a POST has the header X-Gaitway-Signature: t=TIME,v1=HEX, an HMAC-SHA256 of the
-    time in Unix seconds, a dot and the body. Receivers should refuse old times. X-Gaitway-Delivery is the same in each
+    time in Unix seconds, a dot and the body. Receivers should reject old times. X-Gaitway-Delivery is the same in each
     attempt. The server follows no redirects, and waits 15 minutes after notify_attempts failures.
 
     Example: `python -m aggregator_api notify test --config server.toml`
@@ -152,9 +152,9 @@ def send_test(place: ServerPlace = HERE) -> None:
         settings = place.settings()
         channels = channels_of(settings)
     if not channels:
-        raise fail("nobody is told: set notify_webhook_url, or notify_email_to with notify_smtp_host")
+        raise fail("no destination is configured: set notify_webhook_url, or notify_email_to with notify_smtp_host")
     base = settings.public_url or settings.own_url
-    words = "This is a test: notifications of this server arrive here."
+    words = "This is a test: notifications from this server arrive here."
     failed = False
     for channel in channels:
         result = channel.deliver(Notification("note", words, "", "test", "test", f"{base}/", base, time.time()))

@@ -25,35 +25,36 @@ class InstallationOptions(NamedTuple):
     out: OutOption
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", help="Name or address that clients connect to; repeat it. The server uses the first."),
+        typer.Option("--host", help="Name or address that clients connect to; repeatable. The server uses the first."),
     ] = None
     port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT over TLS.")] = 8883
     bind: Annotated[str, typer.Option("--bind", help="Address to listen on (default: all).")] = ""
-    plugin: Annotated[str, typer.Option("--plugin", help="The dynamic security plugin, where the broker runs.")] = str(
-        folders.PLUGIN
-    )
+    plugin: Annotated[
+        str, typer.Option("--plugin", help="Path of the dynamic security plugin on the broker's machine.")
+    ] = str(folders.PLUGIN)
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long the certificate is valid.")] = 397
     user: Annotated[
         str | None,
-        typer.Option(
-            "--user", help="User that Mosquitto becomes when it is started as root; without it Mosquitto's own default."
-        ),
+        typer.Option("--user", help="User that Mosquitto switches to when started as root (default: Mosquitto's own)."),
     ] = None
     broker_dir: Annotated[
         str | None,
         typer.Option(
             "--broker-dir",
-            help="OUT/broker as the broker sees it, in a container for example; without it OUT/broker.",
+            help="Path of OUT/broker as the broker sees it, such as in a container (default: OUT/broker).",
         ),
     ] = None
     server_dir: Annotated[
-        str | None, typer.Option("--server-dir", help="OUT/server as the server sees it; without it OUT/server.")
+        str | None, typer.Option("--server-dir", help="Path of OUT/server as the server sees it (default: OUT/server).")
     ] = None
-    connections: Annotated[
-        int, typer.Option("--max-connections", min=1, help="More clients than this are refused.")
-    ] = Limits.connections
+    connections: Annotated[int, typer.Option("--max-connections", min=1, help="Maximum number of clients.")] = (
+        Limits.connections
+    )
     memory: Annotated[
-        int, typer.Option("--memory-mb", min=0, help="Write memory_limit; 0: do not, Mosquitto 2.0.11 fails under it.")
+        int,
+        typer.Option(
+            "--memory-mb", min=0, help="Value of memory_limit; 0 omits it, because Mosquitto 2.0.11 fails with it."
+        ),
     ] = Limits.memory_bytes >> 20
 
     def installation(self) -> folders.Installation:
@@ -75,7 +76,7 @@ class InstallationOptions(NamedTuple):
 def broker_config(
     options: InstallationOptions,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Only issue a new certificate from the authority that is there.")
+        bool, typer.Option("--renew", help="Only issue a new certificate from the existing authority.")
     ] = False,
 ) -> None:
     """Write a Mosquitto configuration with TLS, passwords and access rules, and the server's settings for it.
@@ -97,21 +98,22 @@ def broker_config(
 
 def server_certificate(
     out: Annotated[
-        Path, typer.Option("--out", help="Folder of `broker-config`, or a new one: then an authority is made as well.")
+        Path,
+        typer.Option("--out", help="Folder from `broker-config`, or a new one, in which an authority is made too."),
     ],
     host: Annotated[
         list[str] | None,
         typer.Option(
             "--host",
-            help="Name or address that devices and browsers use; repeat it. Without it, the names of the certificate "
-            "that is there.",
+            help="Name or address that devices and browsers use; repeatable (default: the existing certificate's "
+            "names).",
         ),
     ] = None,
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long the certificate is valid.")] = 397,
 ) -> None:
-    """Write a certificate with which `serve` speaks HTTPS itself, signed by the installation's authority.
+    """Write a certificate for HTTPS in `serve`, signed by the installation's authority.
 
-    The same command renews it: a running server shows the new one within a minute.
+    The same command renews it; a running server uses the new certificate within a minute.
 
     Example: `python -m aggregator_api server-certificate --out broker --host gaitway.example --host 192.0.2.7`
     """
@@ -124,9 +126,10 @@ def server_certificate(
 
 
 def broker_passwords(out: OutOption, place: ServerPlace = HERE) -> None:
-    """Draw new passwords for the server's two accounts at the running broker, and write them down; then restart it.
+    """Set new passwords for the server's two accounts at the running broker, and write them to files; then restart the
+    server.
 
-    The audit of the server that `--config` or `--data-dir` names has an entry of it.
+    This is recorded in the audit log of the server named by `--config` or `--data-dir`.
 
     Example: `python -m aggregator_api broker-passwords --out broker --config broker/server/server.toml`
     """
@@ -135,7 +138,7 @@ def broker_passwords(out: OutOption, place: ServerPlace = HERE) -> None:
     named = place._replace(config=place.config or out / "server" / "server.toml")
     if place != HERE:
         with writing(named):
-            pass  # better to fail before than after
+            pass  # fail before the change, not after it
     with cli_errors():
         rotate(out / "server")
     typer.echo("both passwords are new; restart the server")
@@ -143,4 +146,4 @@ def broker_passwords(out: OutOption, place: ServerPlace = HERE) -> None:
         with database_of(named.settings()) as database, database.write() as session:
             note(session, "broker-passwords.change", detail=f"both accounts of the server, in {out / 'server'}")
     except (AggregatorError, OSError, SQLAlchemyError) as error:
-        print_warning(f"the audit has no entry of it: {error}; name the server's settings by --config or --data-dir")
+        print_warning(f"this isn't in the audit log: {error}; name the server's settings with --config or --data-dir")

@@ -1,4 +1,4 @@
-"""`python -m aggregator_api devices …`: on the database itself, on the server's machine; the server may be running."""
+"""`python -m aggregator_api devices …`: works on the database, on the server's machine; the server may be running."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ app = new_app("List, approve, remove and group devices of federations.")
 app.later(
     "delete",
     "aggregator_api.cli.storage:delete_device",
-    "Delete a device with all that it said, sent and measured, and its account; the audit's entries stay.",
+    "Delete a device with its reports, uploads, scores and account; audit entries stay.",
 )
 Names = Annotated[list[str], typer.Argument(help="Names of devices.", metavar="DEVICE…")]
 
@@ -44,13 +44,13 @@ Names = Annotated[list[str], typer.Argument(help="Names of devices.", metavar="D
 def list_devices(
     federation: Annotated[str | None, typer.Option("--federation", help="Only this federation (default: all).")] = None,
     enrolment: Annotated[
-        str | None, typer.Option("--enrolment", help="Only these: open, pending, approved or revoked.")
+        str | None, typer.Option("--enrolment", help="Only this state: open, pending, approved or revoked.")
     ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="Only those in this group.")] = None,
-    suspended: Annotated[bool, typer.Option("--suspended", help="Only those that no round invites.")] = False,
+    tag: Annotated[str | None, typer.Option("--tag", help="Only devices in this group.")] = None,
+    suspended: Annotated[bool, typer.Option("--suspended", help="Only suspended devices.")] = False,
     place: ServerPlace = HERE,
 ) -> list[dict[str, Any]]:
-    """List devices, what they last said, and how they came in.
+    """List devices, their last status, and their enrolment.
 
     Example: `python -m aggregator_api devices list --federation walk --enrolment pending`
     """
@@ -85,7 +85,7 @@ def _listed(
 def _each(
     session: Session, federation: str, devices: Sequence[str], action: str, act: Callable[..., Any], detail: str = ""
 ) -> None:
-    """Do something with each device, all of them or none, and write it into the audit."""
+    """Apply an action to all devices or none, and record it in the audit log."""
     from aggregator_api.devices import service
 
     for device in devices:
@@ -95,11 +95,11 @@ def _each(
 
 @app.command()
 def approve(devices: Names, federation: FederationOption, place: ServerPlace = HERE) -> None:
-    """Let devices that have shown a token and their key claim credentials; all of them, or none.
+    """Approve devices that have presented a token and their key, all or none; they can then claim credentials.
 
     Example: `python -m aggregator_api devices approve --federation walk phone1 phone2`
     """
-    from aggregator_api.devices import service  # torch takes a second, which --help need not
+    from aggregator_api.devices import service  # torch takes a second, and --help doesn't need it
 
     with writing(place) as session:
         _each(session, federation, devices, "devices.approve", service.admit_device)
@@ -108,9 +108,9 @@ def approve(devices: Names, federation: FederationOption, place: ServerPlace = H
 
 @app.command()
 def revoke(devices: Names, federation: FederationOption, place: ServerPlace = HERE) -> None:
-    """Put devices out: their keys, tokens and broker accounts are void, and their connections end.
+    """Revoke devices: their keys, tokens and broker accounts become invalid, and their connections end.
 
-    A running server takes nothing more of them; a round that waits for one gives it up as one that went offline.
+    A running server accepts nothing more from them; a round that waits for one treats it as offline.
 
     Example: `python -m aggregator_api devices revoke --federation walk phone1`
     """
@@ -126,7 +126,7 @@ def revoke(devices: Names, federation: FederationOption, place: ServerPlace = HE
 
 @app.command()
 def reinstate(devices: Names, federation: FederationOption, place: ServerPlace = HERE) -> None:
-    """Let devices take part again that were suspended because their updates were refused again and again.
+    """Reinstate devices that were suspended because their updates were refused repeatedly.
 
     Example: `python -m aggregator_api devices reinstate --federation walk phone1`
     """
@@ -143,10 +143,10 @@ def withdraw(
     federation: FederationOption,
     place: ServerPlace = HERE,
 ) -> None:
-    """Take devices' sums out of a continuous federation: its next version is as if they had never sent any.
+    """Remove devices' sums from a continuous federation, as if they had never sent any.
 
-    A device that goes on sends them again; revoke it to keep it out. With secure sums the server has no single ones:
-    revoke or delete the device, and the next sum is without it.
+    An active device sends them again; revoke it to keep it out. With secure sums the server has no individual sums:
+    revoke or delete the device, and the next sum excludes it.
 
     Example: `python -m aggregator_api devices withdraw --federation walk phone1`
     """
@@ -161,12 +161,14 @@ def withdraw(
 def tag(
     devices: Names,
     federation: FederationOption,
-    tags: Annotated[list[str] | None, typer.Option("--tag", help="A group; repeat it. None: out of all.")] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", help="A group; repeatable. Without it: remove from all groups.")
+    ] = None,
     place: ServerPlace = HERE,
 ) -> None:
-    """Put devices into these groups and no others; a plan's `rounds.cohort_tags` draws cohorts from groups.
+    """Set devices' groups, replacing earlier ones; a plan's `rounds.cohort_tags` draws cohorts from groups.
 
-    A running server that waits for devices of a group notices with the next device that comes or goes.
+    A running server that waits for devices of a group notices when the next device connects or disconnects.
 
     Example: `python -m aggregator_api devices tag --federation walk phone1 phone2 --tag pilot`
     """
@@ -182,16 +184,19 @@ def tag(
 @app.command()
 def enrol(
     federation: FederationOption,
-    devices: Annotated[Path, typer.Option("--csv", help="Columns `device` and `tags`; - for standard input.")],
-    server: Annotated[str, typer.Option("--server", help="The server's base URL, as devices reach it.")],
+    devices: Annotated[
+        Path, typer.Option("--csv", help="CSV with the columns `device` and `tags`; - for standard input.")
+    ],
+    server: Annotated[str, typer.Option("--server", help="The server's base URL for devices.")],
     out: Annotated[Path, typer.Option("--out", help="A new file: .html for a sheet of QR codes, .csv for the tokens.")],
     auto_approve: Annotated[bool, typer.Option("--auto-approve", help="Approve them automatically.")] = False,
-    hours: Annotated[int, typer.Option("--hours", min=1, max=8784, help="The tokens end after so many hours.")] = 168,
+    hours: Annotated[int, typer.Option("--hours", min=1, max=8784, help="Hours until the tokens expire.")] = 168,
     place: ServerPlace = HERE,
 ) -> None:
-    """Make a token for each device of a CSV, and write them as a sheet of QR codes to print; all of them, or none.
+    """Make a token for each device of a CSV, all or none, and write them as a printable sheet of QR codes.
 
-    A code holds what `gaitway agent enrol --token-file` takes: server, federation, device and token. The file is 0600.
+    A code holds the input of `gaitway agent enrol --token-file`: server, federation, device and token. The file's mode
+    is 0600.
 
     Example: `python -m aggregator_api devices enrol --federation walk --csv devices.csv --server
     https://gaitway.example --out sheet.html`
@@ -210,8 +215,8 @@ def enrol(
         made = [_issued(session, row, new, address, server_key) for new in tokens]
         text = enrolment_tokens.sheet(made) if out.suffix == ".html" else enrolment_tokens.token_table(made)
         if not write_secret(out, text.encode()):
-            raise ConfigError(f"{out} is there already, and may hold tokens; delete it, or name another file")
-    typer.echo(f"{out}: {len(made)} tokens, each as secret as a password until its device has used it")
+            raise ConfigError(f"{out} already exists and may hold tokens; delete it, or name another file")
+    typer.echo(f"{out}: {len(made)} tokens; keep each as secret as a password until its device has used it")
 
 
 def _text(file: Path) -> str:

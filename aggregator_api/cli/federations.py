@@ -36,7 +36,7 @@ from federation.plan.plan import read_plan
 TIMEOUT_S = 120
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
-federations_app = new_app("Federations: list and create them, delete one that has ended.")
+federations_app = new_app("List, create and delete federations.")
 
 
 @federations_app.command("list")
@@ -57,12 +57,17 @@ def list_federations(place: ServerPlace = HERE) -> list[dict[str, Any]]:
 
 @federations_app.command("create")
 def create_federation(
-    name: Annotated[str, typer.Argument(help="Its name, which topics and addresses hold.")],
-    plan: Annotated[Path, typer.Option("--plan", help="The plan, TOML or JSON; a run's directory has its plan.json.")],
+    name: Annotated[str, typer.Argument(help="Its name, used in topics and URLs.")],
+    plan: Annotated[
+        Path, typer.Option("--plan", help="The plan, TOML or JSON; a run's folder contains its plan.json.")
+    ],
     key_file: Annotated[
-        Path | None, typer.Option("--key-file", help="An operator's key; by default operator.key in the data folder.")
+        Path | None,
+        typer.Option("--key-file", help="File with an operator's key (default: operator.key in the data folder)."),
     ] = None,
-    port: Annotated[int | None, typer.Option("--port", help="The server's port; else where `serve` listens.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="The server's port (default: where `serve` listens).")
+    ] = None,
     place: ServerPlace = HERE,
 ) -> None:
     """Create a federation on the running server of this machine; devices can enrol at once.
@@ -76,19 +81,20 @@ def create_federation(
         body = {"name": name, "plan": read_plan(plan).model_dump(mode="json", exclude_unset=True)}
         key = _read_key(key_file or settings.data_dir / OPERATOR_FILE)
         _post(place.url(port), settings.tls_cert_file, key, json.dumps(body).encode())
-    typer.echo(f"{name}: created; `tokens create --federation {name}` lets a device in")
+    typer.echo(f"{name}: created; `tokens create --federation {name}` makes a token for a device")
 
 
 @federations_app.command("delete")
 def delete_federation(
-    federation: Annotated[str, typer.Argument(help="A federation that has finished or was stopped.")],
+    federation: Annotated[str, typer.Argument(help="A finished or stopped federation.")],
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     place: ServerPlace = HERE,
 ) -> None:
-    """Delete a federation that has ended: its devices with their accounts, rounds, models, events; not the audit.
+    """Delete a federation that has ended, with its devices and their accounts, rounds, models and events.
 
-    While the server runs, prefer `DELETE /v1/federations/{name}`, which also clears what the broker retains of it.
+    Audit entries stay. While the server runs, prefer `DELETE /v1/federations/{name}`, which also clears retained
+    messages.
 
     Example: `python -m aggregator_api federations delete walk --dry-run`
     """
@@ -110,10 +116,10 @@ def _read_key(path: Path) -> str:
     try:
         key = path.read_text("ascii").strip()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a text of ASCII"
+        reason = getattr(error, "strerror", None) or "not ASCII text"
         raise ConfigError(
             f"no operator's key in {path}: {reason}; `serve` writes one at its first start. Name the server's folder "
-            "by --data-dir, or another key by --key-file"
+            f"with --data-dir, or another key with --key-file"
         ) from error
     if not key.isprintable() or not key:
         raise ConfigError(f"no operator's key in {path}: expected one line of text")
@@ -121,7 +127,7 @@ def _read_key(path: Path) -> str:
 
 
 def _post(url: str, certificate: Path | None, key: str, body: bytes) -> None:
-    """Ask the server of this machine for a federation.
+    """Create a federation on this machine's server.
 
     Raises:
         ConfigError: if it refuses.
@@ -132,7 +138,7 @@ def _post(url: str, certificate: Path | None, key: str, body: bytes) -> None:
     trust = None
     if url.startswith("https:"):
         trust = ssl.create_default_context(cafile=certificate)
-        trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # its own certificate, whoever has signed that
+        trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # its own certificate, whoever signed it
         trust.check_hostname = False  # it is for the public name
     try:
         urlopen(request, timeout=TIMEOUT_S, context=trust).close()
@@ -144,7 +150,7 @@ def _post(url: str, certificate: Path | None, key: str, body: bytes) -> None:
 
 
 def _detail(error: HTTPError) -> str:
-    """Return the server's own words, or the status of what is not Gaitway's server."""
+    """Return the server's message, or the HTTP status if the response isn't Gaitway's."""
     try:
         with error:
             return str(json.loads(error.read(100_000))["detail"])[:2000]

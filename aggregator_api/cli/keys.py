@@ -42,11 +42,11 @@ from gaitway.files import write_file
 from gaitway.terminal import print_warning
 
 KeyFederationOption = Annotated[
-    str | None, typer.Option("--federation", help="Only for this one; else the whole server.")
+    str | None, typer.Option("--federation", help="Only for this federation (default: the whole server).")
 ]
 
 keys_app = new_app("API keys of the server.")
-tokens_app = new_app("Tokens that let devices in, once each.")
+tokens_app = new_app("One-time tokens that let devices enrol.")
 
 
 @keys_app.command("list")
@@ -79,13 +79,13 @@ def list_keys(place: ServerPlace = HERE) -> list[dict[str, Any]]:
 
 @keys_app.command("create")
 def create_key(
-    name: Annotated[str, typer.Option("--name", help="Whose key it is, for you.")],
-    scope: Annotated[list[str], typer.Option("--scope", help="operator, read or device; may be repeated.")],
+    name: Annotated[str, typer.Option("--name", help="A name for the key.")],
+    scope: Annotated[list[str], typer.Option("--scope", help="operator, read or device; repeatable.")],
     federation: KeyFederationOption = None,
-    days: Annotated[int | None, typer.Option("--days", min=1, help="Ends after so many days; else never.")] = None,
+    days: Annotated[int | None, typer.Option("--days", min=1, help="Days until it expires (default: never).")] = None,
     place: ServerPlace = HERE,
 ) -> dict[str, str]:
-    """Make a key and print it; it is shown only now.
+    """Make a key and print it; it is shown only once.
 
     Example: `python -m aggregator_api keys create --name grafana --scope read --days 90`
     """
@@ -101,8 +101,9 @@ def create_key(
         made, key = api_keys.make(session, new.name, new.scopes, federation=row, expires_at=expires_at)
         detail = f"key {made.prefix} of {new.name}: {' '.join(new.scopes)}"
         note(session, "keys.create", federation=federation or "", detail=detail)
+        result = {"id": made.prefix, "key": key}
     typer.echo(key)
-    return {"id": made.prefix, "key": key}
+    return result
 
 
 @keys_app.command("revoke")
@@ -110,7 +111,7 @@ def revoke_key(
     id: Annotated[str, typer.Argument(help="The part of the key between `gw_` and its secret.")],
     place: ServerPlace = HERE,
 ) -> None:
-    """Let a key open nothing any more, at once.
+    """Revoke a key immediately.
 
     Example: `python -m aggregator_api keys revoke 0a1b2c3d4e5f`
     """
@@ -123,12 +124,12 @@ def revoke_key(
 
 @keys_app.command("confirm")
 def confirm_keys(
-    ids: Annotated[list[str], typer.Argument(help="Ids of keys, as `keys list` shows them.", metavar="ID…")],
+    ids: Annotated[list[str], typer.Argument(help="Keys' ids, as shown by `keys list`.", metavar="ID…")],
     place: ServerPlace = HERE,
 ) -> None:
-    """Let keys open again what they opened before a restore that had no ledger; all of them, or none.
+    """Restore keys' access after a restore without a ledger; all of them, or none.
 
-    Confirm only keys of which you know that they were not revoked after the backup.
+    Confirm only keys that you know weren't revoked after the backup.
 
     Example: `python -m aggregator_api keys confirm 0a1b2c3d4e5f`
     """
@@ -148,9 +149,11 @@ def _key(session: Session, id: str) -> CredentialRow:
 
 
 def login_link(
-    key: Annotated[str | None, typer.Option("--key", help="Id of the key to log in; else an operator's.")] = None,
-    minutes: Annotated[int, typer.Option("--minutes", min=1, max=720, help="It ends after so many minutes.")] = 10,
-    port: Annotated[int | None, typer.Option("--port", help="The server's port; else where `serve` listens.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Key id to log in with (default: an operator's).")] = None,
+    minutes: Annotated[int, typer.Option("--minutes", min=1, max=720, help="Minutes until it expires.")] = 10,
+    port: Annotated[
+        int | None, typer.Option("--port", help="The server's port (default: where `serve` listens).")
+    ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
     place: ServerPlace = HERE,
 ) -> None:
@@ -166,7 +169,7 @@ def login_link(
         if row is None:
             raise NotFoundError("no operator's key opens this server; `keys create --scope operator` makes one")
         if api_keys.find_id(session, row.prefix, now) is None:
-            raise NotFoundError(f"the key {row.prefix} opens nothing any more; `keys list` shows those that do")
+            raise NotFoundError(f"the key {row.prefix} is no longer valid; `keys list` shows the valid ones")
         link = f"{url}/login/{sessions.make_link(session, row, now, 60.0 * minutes)}"
         note(session, "sessions.link", detail=f"key {row.prefix}, {minutes} minutes")
     if not is_open(url):
@@ -205,11 +208,11 @@ def list_tokens(
 
 @tokens_app.command("confirm")
 def confirm_tokens(
-    ids: Annotated[list[int], typer.Argument(help="Numbers of tokens, as `tokens list` shows them.")],
-    federation: Annotated[str, typer.Option("--federation", help="The federation that they are of.")],
+    ids: Annotated[list[int], typer.Argument(help="Tokens' numbers, as shown by `tokens list`.")],
+    federation: Annotated[str, typer.Option("--federation", help="The tokens' federation.")],
     place: ServerPlace = HERE,
 ) -> None:
-    """Let tokens let devices in again after a restore that had no ledger; all of them, or none.
+    """Make tokens valid again after a restore without a ledger; all of them, or none.
 
     Example: `python -m aggregator_api tokens confirm 3 --federation walks`
     """
@@ -223,13 +226,13 @@ def confirm_tokens(
 
 @tokens_app.command("create")
 def create_token(
-    federation: Annotated[str, typer.Option("--federation", help="The federation that the device comes into.")],
+    federation: Annotated[str, typer.Option("--federation", help="The federation that the device joins.")],
     device: Annotated[str | None, typer.Option("--device", help="Restrict to this device (default: any).")] = None,
-    auto_approve: Annotated[bool, typer.Option("--auto-approve", help="Let it in without a further look.")] = False,
-    hours: Annotated[int, typer.Option("--hours", min=1, help="Ends after so many hours.")] = 24,
+    auto_approve: Annotated[bool, typer.Option("--auto-approve", help="Approve the device automatically.")] = False,
+    hours: Annotated[int, typer.Option("--hours", min=1, help="Hours until it expires.")] = 24,
     place: ServerPlace = HERE,
 ) -> dict[str, Any]:
-    """Make an enrolment token and print it; it is shown only now.
+    """Make an enrolment token and print it; it is shown only once.
 
     Example: `python -m aggregator_api tokens create --federation walks --device phone1`
     """
@@ -240,19 +243,20 @@ def create_token(
         made, token = enrolment_tokens.make(session, get_federation(session, federation), new, server.public_key)
         about = {"federation": federation, "device": device or "", "detail": f"token {made.id}"}
         note(session, "enrolment-tokens.create", **about)
+        result = {"id": made.id, "token": token}
     typer.echo(token)
-    return {"id": made.id, "token": token}
+    return result
 
 
-vouch_app = new_app("Vouch for the devices of secure sums, with a key that the server doesn't have.")
+vouch_app = new_app("Vouch for the devices in secure sums with a key that the server doesn't have.")
 KeyOption = Annotated[Path, typer.Option("--key", help="The signing key's file; keep it off the server.")]
 
 
 @vouch_app.command("key")
 def make_key(
-    out: Annotated[Path, typer.Option("--out", help="Where the signing key goes.")] = Path("vouch.key"),
+    out: Annotated[Path, typer.Option("--out", help="File to write the signing key to.")] = Path("vouch.key"),
 ) -> None:
-    """Make the signing key, and print its public half, which the plan names as secure.voucher.
+    """Make the signing key, and print its public half for the plan's secure.voucher.
 
     Run this on a machine that isn't the server.
 
@@ -260,7 +264,7 @@ def make_key(
     """
     with cli_errors():
         if out.exists():
-            raise ConfigError(f"{out} exists already; give another --out, or move it away")
+            raise ConfigError(f"{out} already exists; choose another --out, or move it away")
         key = Ed25519PrivateKey.generate()
         write_file(out, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     typer.echo(base64.b64encode(key.public_key().public_bytes_raw()).decode())
@@ -268,7 +272,7 @@ def make_key(
 
 @vouch_app.command("list")
 def list_devices(federation: FederationOption, place: ServerPlace = HERE) -> list[dict[str, str | None]]:
-    """Print the name and key of each approved device, which `sign` reads; compare them with the devices first.
+    """Print each approved device's name and key for `sign`; compare them with the devices first.
 
     `python -m edge_agent privacy` prints a device's own key, and so does the page of a phone.
 
@@ -289,13 +293,13 @@ def sign_vouchers(
     devices: Annotated[Path, typer.Argument(help="Lines with a device's name and key.", metavar="DEVICES")],
     federation: FederationOption,
     key: KeyOption = Path("vouch.key"),
-    days: Annotated[int, typer.Option("--days", min=1, help="The vouchers end after so many days.")] = 365,
+    days: Annotated[int, typer.Option("--days", min=1, help="Days until the vouchers expire.")] = 365,
     revoked: Annotated[
-        Path | None, typer.Option("--revoked", help="Lines with keys that are revoked; else none.")
+        Path | None, typer.Option("--revoked", help="File with one revoked key per line (default: none).")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where the vouchers go.")] = Path("vouched.json"),
+    out: Annotated[Path, typer.Option("--out", help="File to write the vouchers to.")] = Path("vouched.json"),
 ) -> None:
-    """Vouch for devices, and revoke keys. It needs no server: run it where the signing key is.
+    """Vouch for devices, and revoke keys. This needs no server: run it where the signing key is.
 
     Example: `python -m aggregator_api vouch sign devices.txt --federation walk --key vouch.key`
     """
@@ -308,8 +312,10 @@ def sign_vouchers(
         }
         gone = [_identity(line) for line in _lines(revoked)] if revoked else []
         if len(gone) > vouching.MAX_REVOKED:
-            raise ConfigError(f"{revoked} has {len(gone)} keys, at most {vouching.MAX_REVOKED} are revoked at a time")
-        from aggregator_api.devices.vouching import VoucherFile  # torch takes a second, which --help need not
+            raise ConfigError(
+                f"{revoked} has {len(gone)} keys; at most {vouching.MAX_REVOKED} can be revoked at a time"
+            )
+        from aggregator_api.devices.vouching import VoucherFile  # torch takes a second, and --help doesn't need it
 
         listed = vouching.revoke(private.sign, federation, gone, serial=now).decode()
         file = VoucherFile(federation=federation, vouchers=vouchers, revoked=listed)
@@ -319,11 +325,11 @@ def sign_vouchers(
 
 @vouch_app.command("import")
 def import_file(
-    file: Annotated[Path, typer.Argument(help="What `vouch sign` has written.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="The file that `vouch sign` wrote.", metavar="FILE")],
     federation: FederationOption,
     place: ServerPlace = HERE,
 ) -> None:
-    """Give devices their vouchers. Rounds of a plan with secure.voucher invite only devices that have one.
+    """Import devices' vouchers. Rounds of a plan with secure.voucher invite only devices that have one.
 
     Example: `python -m aggregator_api vouch import vouched.json --federation walk`
     """

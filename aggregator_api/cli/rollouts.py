@@ -22,20 +22,20 @@ from aggregator_api.cli.session import (
 if TYPE_CHECKING:
     from federation.rounds.rollout import Event
 
-app = new_app("Rollouts: release a model version to devices, wave by wave.")
+app = new_app("Release a model version to devices, wave by wave.")
 FederationOption = Annotated[str, typer.Option("--federation", help="The federation whose devices get the model.")]
-Number = Annotated[int, typer.Argument(help="The rollout's number, as `rollouts list` shows it.", min=1)]
+Number = Annotated[int, typer.Argument(help="The rollout's number, as shown by `rollouts list`.", min=1)]
 
 
 @app.command()
 def start(
     federation: FederationOption,
-    version: Annotated[int | None, typer.Option("--version", min=0, help="Of the model; else the newest.")] = None,
+    version: Annotated[int | None, typer.Option("--version", min=0, help="Model version (default: newest).")] = None,
     tag: Annotated[
-        list[str] | None, typer.Option("--tag", help="The first wave is this group of devices; repeat it for several.")
+        list[str] | None, typer.Option("--tag", help="Group of devices for the first wave; repeatable.")
     ] = None,
     force: Annotated[
-        str, typer.Option(help="Why it is released whatever devices have measured; else its measure counts.")
+        str, typer.Option(help="Reason for releasing regardless of the devices' scores (default: the scores decide).")
     ] = "",
     place: ServerPlace = HERE,
 ) -> dict[str, int]:
@@ -43,7 +43,7 @@ def start(
 
     Example: `python -m aggregator_api rollouts start --federation walk --version 3 --tag pilot`
     """
-    from aggregator_api.rollouts import service, transitions  # torch takes a second, which --help need not
+    from aggregator_api.rollouts import service, transitions  # torch takes a second, and --help doesn't need it
     from aggregator_api.rollouts.service import NewRollout
 
     with writing(place) as session:
@@ -59,7 +59,7 @@ def start(
         detail += f", forced: {force}" if force else ""
         note(session, "rollouts.start", federation=federation, detail=detail)
         result = {"number": begun.number, "version": begun.version.version, "members": begun.members}
-    typer.echo(f"{detail}: {result['members']} devices in its first wave")
+    typer.echo(f"{detail}: {result['members']} devices in the first wave")
     return result
 
 
@@ -68,7 +68,7 @@ def list_rollouts(
     federation: FederationOption,
     place: ServerPlace = HERE,
 ) -> list[dict[str, Any]]:
-    """List the rollouts, the first one first.
+    """List the rollouts, oldest first.
 
     Example: `python -m aggregator_api rollouts list --federation walk`
     """
@@ -93,7 +93,7 @@ def list_rollouts(
 
 @app.command()
 def pause(federation: FederationOption, number: Number, place: ServerPlace = HERE) -> None:
-    """Let no further wave begin; it is halted all the same where too many devices fail.
+    """Pause a rollout: no further wave begins, but too many failing devices still halt it.
 
     Example: `python -m aggregator_api rollouts pause --federation walk 3`
     """
@@ -104,7 +104,7 @@ def pause(federation: FederationOption, number: Number, place: ServerPlace = HER
 
 @app.command()
 def resume(federation: FederationOption, number: Number, place: ServerPlace = HERE) -> None:
-    """Resume a paused rollout; the present wave starts again.
+    """Resume a paused rollout; the current wave starts again.
 
     Example: `python -m aggregator_api rollouts resume --federation walk 3`
     """
@@ -115,7 +115,7 @@ def resume(federation: FederationOption, number: Number, place: ServerPlace = HE
 
 @app.command()
 def halt(federation: FederationOption, number: Number, place: ServerPlace = HERE) -> None:
-    """Have every device that uses the version go back to the model before; also after the rollout was completed.
+    """Halt a rollout, even a completed one: every device that uses the version returns to its previous model.
 
     Example: `python -m aggregator_api rollouts halt --federation walk 3`
     """

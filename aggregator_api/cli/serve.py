@@ -29,7 +29,7 @@ def serve(
     port: Annotated[int | None, typer.Option("--port", help="Port of the REST interface (default 8080).")] = None,
     place: ServerPlace = HERE,
     broker_host: Annotated[str | None, typer.Option("--broker-host", help="MQTT broker (default 127.0.0.1).")] = None,
-    broker_port: Annotated[int | None, typer.Option("--broker-port", help="Its port (default 1883).")] = None,
+    broker_port: Annotated[int | None, typer.Option("--broker-port", help="The broker's port (default 1883).")] = None,
     embedded_broker: Annotated[
         bool | None,
         typer.Option(
@@ -38,14 +38,14 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Run the server until SIGTERM or Ctrl-C; it resumes where it was, and waits for its broker.
+    """Run the server until SIGTERM or Ctrl-C; it resumes where it stopped, and waits for its broker.
 
     Every request needs a key. The first start writes an operator's key to `operator.key` in the data folder, and
     `login-link` opens the operator's pages without typing it.
 
     Example, with the small broker for trials: `python -m aggregator_api serve --embedded-broker --data-dir runs/server`
     """
-    from aggregator_api.http.serving import run_server  # torch takes a second, which --help need not
+    from aggregator_api.http.serving import run_server  # torch takes a second, and --help doesn't need it
     from aggregator_api.maintenance.backup import refuse_backup
 
     with cli_errors():
@@ -59,19 +59,19 @@ def serve(
             require_free(*settings.https_address, "--port" if settings.https_port is None else "https_port")
         if settings.embedded_broker:
             if not is_loopback(settings.broker_host):
-                words = f"the embedded broker has no TLS, so it is not for {settings.broker_host}; use Mosquitto"
+                words = f"the embedded broker has no TLS, so it can't listen on {settings.broker_host}; use Mosquitto"
                 raise ConfigError(words)
             require_free(settings.broker_host, settings.broker_port, "--broker-port")
     _configure_log(settings.log_level, settings.log_format)
     try:
         with _embedded_broker(settings) as (settings, accounts):
             run_server(settings, accounts)
-    except ConfigError as error:  # whatever else ends a server is told of with its traceback
+    except ConfigError as error:  # any other error that ends the server is shown with its traceback
         raise fail(str(error)) from error
 
 
 def broker(
-    host: Annotated[str, typer.Option("--host", help="Address of this machine alone, such as ::1.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="Loopback address, such as ::1.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65_535, help="Port of MQTT.")] = 1883,
 ) -> None:
     """Run a small MQTT broker for demos and tests: anonymous, in memory; production uses Mosquitto.
@@ -80,14 +80,16 @@ def broker(
     """
     with cli_errors():
         if not is_loopback(host):
-            raise ConfigError(f"this broker has no passwords, so it is not for {host}; use Mosquitto (broker-config)")
+            raise ConfigError(
+                f"this broker has no passwords, so it can't listen on {host}; use Mosquitto (broker-config)"
+            )
         require_free(host, port)
         _configure_log("WARNING", "text")
         asyncio.run(run_broker(host, port, lambda: typer.echo(f"MQTT broker on {host}:{port}")))
 
 
 def migrate(place: ServerPlace = HERE) -> None:
-    """Bring the database to this program's schema; `serve` does it too.
+    """Migrate the database to this program's schema; `serve` does this too.
 
     Example: `python -m aggregator_api migrate --data-dir runs/server`
     """
@@ -99,10 +101,10 @@ def migrate(place: ServerPlace = HERE) -> None:
 
 
 def gc(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     place: ServerPlace = HERE,
 ) -> dict[str, int]:
-    """Remove blobs that nothing refers to and that are older than `gc_grace_s`; the server does it as well.
+    """Remove unreferenced blobs that are older than `gc_grace_s`; the server does this too.
 
     Example: `python -m aggregator_api gc --dry-run --data-dir runs/server`
     """
@@ -117,22 +119,22 @@ def gc(
     return {"blobs": found.blobs, "bytes": found.size}
 
 
-OutOption = Annotated[Path | None, typer.Option("--out", help="File to write; else the terminal.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="File to write (default: the terminal).")]
 
 
 def openapi(out: OutOption = None) -> None:
-    """Print the OpenAPI document of the REST interface, as it is checked in.
+    """Print the OpenAPI document of the REST interface, identical to docs/openapi.json.
 
     Example: `python -m aggregator_api openapi --out docs/openapi.json`
     """
-    from aggregator_api.http import app as application  # torch takes a second, which --help need not
+    from aggregator_api.http import app as application  # torch takes a second, and --help doesn't need it
     from aggregator_api.http.api.openapi import text
 
     _write(text(application.create_app(Settings())), out)
 
 
 def asyncapi(out: OutOption = None) -> None:
-    """Print the AsyncAPI document of the devices' protocol, as it is checked in.
+    """Print the AsyncAPI document of the devices' protocol, identical to docs/asyncapi.json.
 
     Example: `python -m aggregator_api asyncapi --out docs/asyncapi.json`
     """
@@ -151,7 +153,7 @@ def _write(document: str, out: Path | None) -> None:
 
 @contextmanager
 def _embedded_broker(settings: Settings) -> Iterator[tuple[Settings, LocalAccounts | None]]:
-    """Run the broker if the settings ask for it; it has accounts where every device enrols."""
+    """Run the broker if it is enabled; it has accounts if devices must enrol."""
     if not settings.embedded_broker:
         yield settings, None
         return
@@ -170,7 +172,7 @@ def _embedded_broker(settings: Settings) -> Iterator[tuple[Settings, LocalAccoun
 
 
 def _configure_log(level: str, kind: str) -> None:
-    """Send the log to standard error: this package from `level` on, all others from warnings on."""
+    """Log to standard error: this package from `level` up, all others from warnings up."""
     handler = logging.StreamHandler()
     text = TextLines("%(asctime)s %(levelname)s %(name)s %(message)s")
     handler.setFormatter(JsonLines() if kind == "json" else text)

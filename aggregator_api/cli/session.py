@@ -1,4 +1,4 @@
-"""What the commands on the server's own database share: its options, a session, the audit, and errors in words."""
+"""What commands on the server's database share: options, a session, the audit log, and error messages."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from gaitway.terminal import Console, print_error
 
 DAY_S = 24 * 3600
 
-FederationOption = Annotated[str, typer.Option("--federation", help="The federation that is meant.")]
+FederationOption = Annotated[str, typer.Option("--federation", help="The federation.")]
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="TOML file of settings; the environment (GAITWAY_PORT=…) wins over it. Without it the defaults hold.",
+        help="TOML file of settings, overridden by the environment, such as GAITWAY_PORT (default: none).",
     ),
 ]
 DataOption = Annotated[Path | None, typer.Option("--data-dir", help="The server's folder (default runs/server).")]
 
 
 class ServerPlace(NamedTuple):
-    """Which server a command is about: its folder and its settings."""
+    """A command's server: its folder and its settings."""
 
     data_dir: DataOption = None
     config: ConfigOption = None
 
     def settings(self, **given: Any) -> Settings:
-        """Read its settings; those `given` win over the file's.
+        """Read the settings; `given` ones override the file's.
 
         Raises:
             ConfigError: if they can't be read or are wrong.
@@ -70,21 +70,21 @@ def new_app(about: str = "") -> CommandLine:
 
 @contextmanager
 def cli_errors() -> Iterator[None]:
-    """End the program with a sentence where something was given or found that cannot be."""
+    """End the program with an error message for bad input or a bad state."""
     try:
         yield
     except ValidationError as error:
         raise fail(first_problem(error)) from error
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        raise fail(f"the database cannot be used: {reason}; check database_url, and the password") from error
+        raise fail(f"can't use the database: {reason}; check database_url and the password") from error
     except (GaitwayError, OSError) as error:
         raise fail(str(error)) from error
 
 
 @contextmanager
 def database_of(settings: Settings) -> Iterator[Database]:
-    """Open the database of a server, which may be running, for as long as a command needs it."""
+    """Open the database of a server, which may be running, for a command."""
     database = opened(settings)
     try:
         yield database
@@ -94,20 +94,20 @@ def database_of(settings: Settings) -> Iterator[Database]:
 
 @contextmanager
 def writing(place: ServerPlace) -> Iterator[Session]:
-    """Open a transaction on the server's database; errors end the program in words."""
+    """Open a transaction on the server's database; errors end the program with a message."""
     with cli_errors(), database_of(place.settings()) as database, database.write() as session:
         yield session
 
 
 @contextmanager
 def reading(place: ServerPlace) -> Iterator[Session]:
-    """Open a session that reads; errors end the program in words."""
+    """Open a read-only session; errors end the program with a message."""
     with cli_errors(), database_of(place.settings()) as database, database.read() as session:
         yield session
 
 
 def note(session: Session, action: str, *, federation: str = "", device: str = "", detail: str = "") -> None:
-    """Write what a command does into the audit, with the user who runs it."""
+    """Record a command in the audit log, with the user who runs it."""
     actor = audit.operating_user()
     audit.record(session, action, actor=actor, federation=federation, device=device, detail=detail)
 
@@ -118,7 +118,7 @@ def get_federation(session: Session, name: str) -> FederationRow:
     Raises:
         NotFoundError: if there is none of that name.
     """
-    from aggregator_api.storage.db import repositories  # torch takes a second, which --help need not
+    from aggregator_api.storage.db import repositories  # torch takes a second, and --help doesn't need it
 
     row = repositories.find_federation(session, name)
     if row is None:
@@ -130,7 +130,7 @@ def revoke_accounts(settings: Settings, federation: str, devices: Iterable[str],
     """Delete devices' accounts at the broker, after their rows.
 
     Raises:
-        UnavailableError: if the broker does not; it says what is `done` all the same, and the `remedy`.
+        UnavailableError: if the broker fails; it says what is nevertheless `done`, and the `remedy`.
     """
     from aggregator_api.devices.service import username
     from aggregator_api.transport.mqtt.mosquitto.dynamic_security import accounts_of
@@ -144,13 +144,13 @@ def revoke_accounts(settings: Settings, federation: str, devices: Iterable[str],
 
 
 def fail(words: str) -> typer.Exit:
-    """Say what is wrong, and return what ends the program."""
+    """Print an error, and return the exception that ends the program."""
     print_error(words)
     return typer.Exit(ExitCode.REFUSED)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows below their columns' names."""
+    """Print rows with a header."""
     table = Table(*columns, box=None)
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
@@ -160,7 +160,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 def print_rows(
     rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], formats: Mapping[str, Callable[[Any], str]]
 ) -> None:
-    """Print rows as a table whose `columns` name the keys that it shows."""
+    """Print the keys `columns` of rows as a table."""
     print_table([*columns.values()], [[formats.get(key, str)(row[key]) for key in columns] for row in rows])
 
 
@@ -170,7 +170,7 @@ def date(when: float | None) -> str:
 
 
 def moment(text: str, now: float) -> float:
-    """Read a time: `2026-11-01`, `2026-11-01T08:30`, both in UTC, or so long ago: `90m`, `12h`, `7d`.
+    """Parse a time: `2026-11-01`, `2026-11-01T08:30`, both in UTC, or an age: `90m`, `12h`, `7d`.
 
     Raises:
         ConfigError: if it is none of them.
@@ -181,5 +181,5 @@ def moment(text: str, now: float) -> float:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is no time; give 2026-11-01, 2026-11-01T08:30 (UTC), or 90m, 12h, 7d") from None
+        raise ConfigError(f"{text!r} isn't a time; give 2026-11-01, 2026-11-01T08:30 (UTC), or 90m, 12h, 7d") from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

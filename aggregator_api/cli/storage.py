@@ -36,26 +36,30 @@ if TYPE_CHECKING:
 
 EpochOption = Annotated[
     int | None,
-    typer.Option("--epoch", min=2, help="The epoch to begin, where this machine's clock is wrong; else by the clock."),
+    typer.Option(
+        "--epoch", min=2, help="The epoch to begin (default: from the clock); set it if this machine's clock is wrong."
+    ),
 ]
 
 
 def backup(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the copy; used again, it gets only what is new.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for the copy; an existing backup is updated with what is new.")
+    ],
     with_authority_keys: Annotated[
         bool,
         typer.Option(
             "--with-authority-keys",
-            help="Copy the operator's first key and the broker authority's key too; whoever reads the backup then "
-            "rules the server.",
+            help="Also copy the operator's first key and the broker authority's key; anyone who reads the backup then "
+            "controls the server.",
         ),
     ] = False,
     place: ServerPlace = HERE,
 ) -> dict[str, Any]:
-    """Copy a server's data, which may be running, into a folder that `restore` brings a server back from.
+    """Back up a server, which may be running, into a folder that `restore` reads.
 
-    It holds the database (SQLite, or a dump of PostgreSQL by pg_dump), the models, and the key that the server signs
-    with: keep it as safe as the server. Files are for their owner alone.
+    It contains the database (SQLite, or a pg_dump of PostgreSQL), the models, and the server's signing key, so keep it
+    as safe as the server. Only the owner can read its files.
 
     Example: `python -m aggregator_api backup --data-dir runs/server --out backup`
     """
@@ -63,22 +67,22 @@ def backup(
 
     with cli_errors():
         copied = back_up(place.settings(), out, authority_keys=with_authority_keys)
-    keys = f"the keys {', '.join(copied.keys)}" if copied.keys else "no key, as the server has none yet"
+    keys = f"the keys {', '.join(copied.keys)}" if copied.keys else "no key (the server has none yet)"
     typer.echo(f"{out}: the database, {keys}, and {copied.blobs} new blobs ({copied.bytes:,} bytes)")
     return {"folder": str(out), "keys": [*copied.keys], "blobs": copied.blobs, "bytes": copied.bytes}
 
 
 def restore(
-    source: Annotated[Path, typer.Option("--from", help="Folder that `backup` has written.")],
+    source: Annotated[Path, typer.Option("--from", help="Folder written by `backup`.")],
     epoch: EpochOption = None,
     place: ServerPlace = HERE,
 ) -> None:
-    """Bring a server back from a backup, into a folder (and on PostgreSQL a database) that holds no data yet.
+    """Restore a server from a backup into an empty folder (and, on PostgreSQL, an empty database).
 
-    A new epoch begins: devices that trained on after the backup learn by it that they must train again what the server
-    asks for. Then `serve` with the same settings as before. What came after the backup is lost: rounds, and devices and
-    keys that were new. What was revoked, used up or deleted after it stays so, by the ledger in `ledger_dir`; without
-    the ledger every key, token and device waits until you confirm it.
+    A new epoch begins, which tells devices that trained after the backup to train again for the server's current round.
+    Then run `serve` with the same settings as before. Everything newer than the backup is lost: rounds, and new devices
+    and keys. The ledger in `ledger_dir` keeps what was revoked, used up or deleted since; without the ledger every key,
+    token and device is on hold until you confirm it.
 
     Example: `python -m aggregator_api restore --from backup --data-dir runs/server`
     """
@@ -93,9 +97,9 @@ def restore(
 
 
 def new_epoch(epoch: EpochOption = None, place: ServerPlace = HERE) -> None:
-    """Begin a new epoch on a database that was brought back without `restore`, such as by pg_restore or a snapshot.
+    """Begin a new epoch after a database was restored without `restore`, such as by pg_restore or from a snapshot.
 
-    Stop the server before. Nothing is lost by an epoch too many: devices train the open round once more.
+    Stop the server first. An unnecessary epoch loses nothing: devices train the open round again.
 
     Example: `python -m aggregator_api new-epoch --data-dir runs/server`
     """
@@ -109,9 +113,9 @@ def new_epoch(epoch: EpochOption = None, place: ServerPlace = HERE) -> None:
 
 
 def new_ledger(place: ServerPlace = HERE) -> None:
-    """Begin a new ledger of revocations, where the old one is lost and the database is the newest, not a copy.
+    """Begin a new ledger of revocations when the old one is lost and the database is current, not a copy.
 
-    A backup from before can still be restored; then every key, token and device waits until you confirm it.
+    An older backup can still be restored, but then every key, token and device is on hold until you confirm it.
 
     Example: `python -m aggregator_api new-ledger --data-dir runs/server`
     """
@@ -123,11 +127,11 @@ def new_ledger(place: ServerPlace = HERE) -> None:
         ledger = Ledger(settings.ledger)
         with database_of(settings) as database:
             renew_ledger(database, ledger)
-    typer.echo(f"{ledger.path}: begun; make a backup now, as older ones cannot be held against it")
+    typer.echo(f"{ledger.path}: begun; make a backup now, because older ones can't be checked against it")
 
 
 def _tell(settings: Settings, replayed: ReplayResult) -> None:
-    """Say what has ended since the backup, and what the operator has to do about it; tell the broker, too."""
+    """Report what was revoked since the backup and what the operator must do; update the broker, too."""
     typer.echo(f"since the backup: {replayed}")
     if replayed.reason:
         typer.echo(
@@ -136,12 +140,12 @@ def _tell(settings: Settings, replayed: ReplayResult) -> None:
         )
         typer.echo(
             "to do: `keys create --scope operator` makes a key; `keys list`, `keys confirm`, `tokens confirm` and "
-            "`devices approve` let those in again of which you know that they were not put out"
+            "`devices approve` re-admit those that you know weren't revoked"
         )
         return
     for federation in sorted({federation for federation, _ in replayed.devices}):
         devices = [device for home, device in replayed.devices if home == federation]
-        remedy = "the server takes nothing of them; `devices revoke` tries it again"
+        remedy = "the server accepts nothing from them; `devices revoke` tries again"
         try:
             revoke_accounts(settings, federation, devices, done="they are void here", remedy=remedy)
         except UnavailableError as error:
@@ -151,12 +155,12 @@ def _tell(settings: Settings, replayed: ReplayResult) -> None:
 def fsck(
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Delete uploads that cannot be resumed, and take others' rights to keys."),
+        typer.Option("--repair", help="Delete uploads that can't be resumed, and remove other users' access to keys."),
     ] = False,
     as_json: JsonOption = False,
     place: ServerPlace = HERE,
 ) -> None:
-    """Check the database, every blob that it needs, open rounds and partial uploads; ends with 1 for problems.
+    """Check the database, every blob that it needs, open rounds and partial uploads; exit with 1 if there are problems.
 
     Example: `python -m aggregator_api fsck --data-dir runs/server`
     """
@@ -174,20 +178,20 @@ def fsck(
         typer.echo(json.dumps([finding._asdict() for finding in findings], indent=2, ensure_ascii=False))
     problems = sum(finding.level is Severity.PROBLEM for finding in findings)
     if problems:
-        typer.echo(f"{problems} problems were found", err=True)
+        typer.echo(f"{problems} problems found", err=True)
         raise typer.Exit(ExitCode.FAILED)
 
 
-retention_app = new_app("What is removed by age: keep_versions, update_retention_days, event_retention_days.")
-versions_app = new_app("Versions of a federation's model: list them, delete old ones.")
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
+retention_app = new_app("Delete old data by keep_versions, update_retention_days and event_retention_days.")
+versions_app = new_app("List a federation's model versions, and delete old ones.")
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 BY_HAND = "delete it there (`mosquitto_ctrl dynsec deleteClient FEDERATION~DEVICE`)"
 
 
 @retention_app.command("apply")
 def apply_retention(dry_run: DryRunOption = False, place: ServerPlace = HERE) -> dict[str, int]:
-    """Remove now what the settings keep no longer; a running server does it once a day. `gc` then frees the disk.
+    """Remove expired data now, as a running server does once a day; `gc` then frees the disk.
 
     Example: `python -m aggregator_api retention apply --dry-run --config server.toml`
     """
@@ -203,7 +207,7 @@ def apply_retention(dry_run: DryRunOption = False, place: ServerPlace = HERE) ->
 
 @versions_app.command("list")
 def list_versions(federation: FederationOption, place: ServerPlace = HERE) -> list[dict[str, Any]]:
-    """List the versions of a model, and why those must stay that cannot be deleted.
+    """List a model's versions, and why some can't be deleted.
 
     Example: `python -m aggregator_api versions list --federation walk`
     """
@@ -226,13 +230,13 @@ def list_versions(federation: FederationOption, place: ServerPlace = HERE) -> li
 
 @versions_app.command("delete")
 def delete_versions(
-    versions: Annotated[list[int], typer.Argument(help="Numbers of versions.", metavar="VERSION…", min=0)],
+    versions: Annotated[list[int], typer.Argument(help="The versions' numbers.", metavar="VERSION…", min=0)],
     federation: FederationOption,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     place: ServerPlace = HERE,
 ) -> None:
-    """Delete the bytes of versions, of all or of none; refused: the newest, and what a name, round or rollout needs.
+    """Delete versions' data, all or none; the newest and those in use by an alias, round or rollout are refused.
 
     Example: `python -m aggregator_api versions delete 3 4 --federation walk`
     """
@@ -260,7 +264,7 @@ def delete_device(
     yes: YesOption = False,
     place: ServerPlace = HERE,
 ) -> None:
-    """Delete a device with all that it said, sent and measured, and its account; the audit's entries stay.
+    """Delete a device with its reports, uploads, scores and account; audit entries stay.
 
     Example: `python -m aggregator_api devices delete phone1 --federation walk`
     """
@@ -285,7 +289,7 @@ def delete_device(
 
 
 def in_words(rows: dict[str, int]) -> str:
-    """List how many rows of each table there are."""
+    """List the number of rows of each table."""
     return ", ".join(f"{count} {table.replace('_', ' ')}" for table, count in rows.items()) or "nothing"
 
 
@@ -294,7 +298,7 @@ def confirm_deletion(rows: dict[str, int], what: str, *, dry_run: bool, yes: boo
     if dry_run:
         raise typer.Exit
     if not yes and not typer.confirm(
-        "Delete all this? Only a backup has it then, and `restore` deletes devices again."
+        "Delete all this? Only a backup will still have it, and `restore` deletes devices again."
     ):
         with cli_errors():
             raise ConfigError("nothing was deleted")

@@ -1,26 +1,14 @@
 """The errors of this package.
 
 AggregatorError
-├── ConfigError             the settings, the port or the broker cannot be used
-├── BlobError               a blob is missing or is not what its name says
-├── BrokerError             the broker's accounts cannot be managed
-├── LedgerError             the ledger of ended accesses is missing, damaged or another server's
-├── WorkFailedError         a round's aggregate or broadcasts cannot be made
-│   └── WorkerDiedError     because the process that should make them dies of it
-├── UpdateRefusedError      an update will not be used
-└── RequestError            answered over HTTP as a problem
-    ├── UnauthorizedError   401
-    ├── ForbiddenError      403
-    ├── NotFoundError       404
-    ├── ConflictError       409
-    ├── TooLargeError       413
-    ├── UnprocessableError  422
-    ├── TooManyError        429
-    ├── ServerFailedError   500
-    ├── UnavailableError    503
-    │   ├── LedgerWriteError
-    │   └── OverloadedError
-    └── StorageFullError    507
+├── ConfigError             the settings, the port or the broker can't be used ├── BlobError               a blob is
+missing or doesn't match its name ├── BrokerError             the broker's accounts cannot be managed ├── LedgerError
+the ledger of ended accesses is missing, damaged or another server's ├── WorkFailedError         a round's aggregate or
+broadcasts can't be made │   └── WorkerDiedError     because the worker process dies making them ├── UpdateRefusedError
+an update will not be used └── RequestError            answered over HTTP as a problem ├── UnauthorizedError   401 ├──
+ForbiddenError      403 ├── NotFoundError       404 ├── ConflictError       409 ├── TooLargeError       413 ├──
+UnprocessableError  422 ├── TooManyError        429 ├── ServerFailedError   500 ├── UnavailableError    503 │   ├──
+LedgerWriteError │   └── OverloadedError └── StorageFullError    507
 """
 
 from __future__ import annotations
@@ -36,19 +24,19 @@ class AggregatorError(GaitwayError):
 
 
 class ConfigError(AggregatorError):
-    """The program cannot start as it was told to; the message says what to change."""
+    """The program can't start with these settings; the message says what to change."""
 
 
 class BlobError(AggregatorError):
-    """A blob is missing, or its bytes do not have the sha256 that is its name."""
+    """A blob is missing, or its bytes don't have the sha256 in its name."""
 
 
 class BrokerError(AggregatorError):
-    """The broker's accounts cannot be managed: it does not answer, or refuses."""
+    """The broker's accounts can't be managed, because it doesn't answer or refuses."""
 
 
 class LedgerError(AggregatorError):
-    """The ledger of ended accesses is missing, damaged, or not the one of this database."""
+    """The ledger of ended access is missing, damaged, or another database's."""
 
 
 class WorkFailedError(AggregatorError):
@@ -56,18 +44,18 @@ class WorkFailedError(AggregatorError):
 
 
 class WorkerDiedError(WorkFailedError):
-    """The worker process died over a job each time that it was tried."""
+    """The worker process died on every attempt at a job."""
 
 
 class ServerStoppingError(AggregatorError):
-    """A job was given up because the server stops; the next start does it again."""
+    """A job was abandoned because the server is stopping; the next start repeats it."""
 
 
 class UpdateRefusedError(AggregatorError):
     """An update will not be used.
 
-    `quarantine`: the update itself is bad, and the reason is kept; else it only came at the wrong time.
-    `is_fault`: the device is to blame, and is suspended if it goes on so; by default for what is bad itself.
+    `quarantine`: the update itself is bad, and the reason is stored; otherwise it only arrived at the wrong time.
+    `is_fault`: the device is at fault, and is suspended if this continues; by default for bad updates.
     """
 
     def __init__(self, reason: str, *, quarantine: bool = False, is_fault: bool | None = None) -> None:
@@ -92,7 +80,7 @@ class RequestError(AggregatorError):
 class UnauthorizedError(RequestError):
     """The request does not prove who sent it.
 
-    `invalid`: it carries a key or a token, which is wrong; else it carries none.
+    `invalid`: it has a wrong key or token; otherwise it has none.
     """
 
     status = 401
@@ -110,7 +98,7 @@ class UnauthorizedError(RequestError):
 
 
 class ForbiddenError(RequestError):
-    """Who sent the request is known, and may not do this; `scope` is what would be needed."""
+    """The caller is known but isn't allowed to do this; `scope` is what is needed."""
 
     status = 403
     title = "Forbidden"
@@ -127,35 +115,35 @@ class ForbiddenError(RequestError):
 
 
 class NotFoundError(RequestError):
-    """What the path names does not exist."""
+    """The path's resource doesn't exist."""
 
     status = 404
     title = "Not found"
 
 
 class ConflictError(RequestError):
-    """What is asked for does not fit the present state."""
+    """The request conflicts with the current state."""
 
     status = 409
     title = "Conflict"
 
 
 class TooLargeError(RequestError):
-    """The body is larger than this server reads."""
+    """The body is larger than this server accepts."""
 
     status = 413
     title = "Content too large"
 
 
 class UnprocessableError(RequestError):
-    """The request is well formed, but what it describes cannot work."""
+    """The request is well formed, but its content can't work."""
 
     status = 422
     title = "Unprocessable content"
 
 
 class TooManyError(RequestError):
-    """More requests came than this server takes of one caller; `wait_s` is when the next one is taken."""
+    """The caller exceeded its request limit; `wait_s` is when the next request is accepted."""
 
     status = 429
     title = "Too many requests"
@@ -166,19 +154,19 @@ class TooManyError(RequestError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Say when to come again, in whole seconds (RFC 9110, 10.2.3)."""
+        """Return when to retry, in whole seconds (RFC 9110, 10.2.3)."""
         return {"Retry-After": str(max(1, math.ceil(self._wait_s)))}
 
 
 class ServerFailedError(RequestError):
-    """What nobody has foreseen; the log has it in full."""
+    """An unexpected error; the log has the details."""
 
     status = 500
     title = "Internal server error"
 
 
 class UnavailableError(RequestError):
-    """Something that this server depends on does not answer; the same request may work later."""
+    """A dependency of this server doesn't answer; the same request may work later."""
 
     status = 503
     title = "Service unavailable"
@@ -186,22 +174,22 @@ class UnavailableError(RequestError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Say when to come again, in seconds (RFC 9110, 10.2.3)."""
+        """Return when to retry, in seconds (RFC 9110, 10.2.3)."""
         return {"Retry-After": str(self.retry_after_s)}
 
 
 class LedgerWriteError(UnavailableError):
-    """The end of an access cannot be written into the ledger, and so has not happened."""
+    """The end of an access can't be written to the ledger, so it hasn't taken effect."""
 
 
 class OverloadedError(UnavailableError):
-    """More requests wait than this server can answer in time."""
+    """More requests are waiting than this server can answer in time."""
 
     retry_after_s = 1
 
 
 class StorageFullError(RequestError):
-    """There is no room for what the request would store (RFC 4918, 11.5)."""
+    """There is no space for what the request would store (RFC 4918, 11.5)."""
 
     status = 507
     title = "Insufficient storage"

@@ -1,4 +1,4 @@
-"""Where the server says what needs attention: a webhook, e-mail, both, or nobody (the default); part of `Settings`."""
+"""Settings of notifications: a webhook, e-mail, both or none (the default); part of `Settings`."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ SMTP_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
 
 class NotificationSettings(SecretFields, TypedNumbers, BaseSettings):
-    """A destination that is not set gets nothing; addresses come from the operator alone, never from a request."""
+    """Unset destinations get nothing; addresses come only from the operator, never from a request."""
 
     notify_level: Literal["error", "warning", "note"] = Field(
-        default="warning", description="what is less urgent is not sent, and stays on the overview"
+        default="warning", description="minimum urgency; less urgent messages stay on the overview"
     )
-    notify_timeout_s: float = Field(default=10.0, gt=0, le=60, description="for one delivery, all in all")
-    notify_attempts: int = Field(default=4, ge=1, le=8, description="of one delivery, with pauses that grow")
+    notify_timeout_s: float = Field(default=10.0, gt=0, le=60, description="total time limit of one delivery")
+    notify_attempts: int = Field(default=4, ge=1, le=8, description="attempts at one delivery, with growing pauses")
     notify_ca_file: Path | None = Field(
-        default=None, description="certificates to believe of webhook and mail server, PEM; none: the system's"
+        default=None, description="trusted certificates for webhook and mail server, PEM; none: the system's"
     )
     notify_webhook_url: SecretStr | None = Field(
         default=None,
         max_length=2000,
-        description="gets a POST for each thing that needs attention; https, or http to this machine. It may hold a "
-        "secret: better set as GAITWAY_NOTIFY_WEBHOOK_URL. none: off",
+        description="gets a POST for each thing that needs attention; https, or http to this machine. If it contains "
+        "a secret, set it as GAITWAY_NOTIFY_WEBHOOK_URL. none: off",
     )
     notify_webhook_format: Literal["json", "text"] = "json"
     notify_webhook_template_file: Path | None = Field(
         default=None,
-        description="what is sent, with $message, $level, $federation, $thing, $state, $page, $server, $delivery and "
-        "$at in it; none: JSON with all of them, or the message as text",
+        description="body of the POST, with $message, $level, $federation, $thing, $state, $page, $server, $delivery "
+        "and $at; none: JSON with all of them, or the message as text",
     )
     notify_webhook_secret_file: Path | None = Field(
         default=None, description="signs each POST (HMAC-SHA256, header X-Gaitway-Signature); none: no signature"
     )
     notify_email_to: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(), max_length=MAX_RECIPIENTS, description="in the environment with commas between them; none: off"
+        default=(), max_length=MAX_RECIPIENTS, description="comma-separated in the environment; none: off"
     )
     notify_email_from: str | None = None
     notify_smtp_host: str | None = None
@@ -66,7 +66,7 @@ class NotificationSettings(SecretFields, TypedNumbers, BaseSettings):
         for address in (given,) if isinstance(given, str) else given or ():
             name, at, host = address.rpartition("@")
             if not (name and at and host) or not address.isascii() or not address.isprintable() or " " in address:
-                raise ValueError(f"{address!r} is no e-mail address; expected one such as ops@example.org")
+                raise ValueError(f"{address!r} isn't an e-mail address; expected one such as ops@example.org")
         return given
 
     @field_validator("notify_webhook_url")

@@ -1,4 +1,4 @@
-"""Listening on a port, asking for it before anything is started, with answers in words; and what is loopback."""
+"""Listens on ports, checks them before startup with clear errors, and identifies loopback addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aggregator_api.core.errors import ConfigError
 
 PROBE_S = 2.0
 TLS_SHUTDOWN_S = 5.0
-"""For a client to say goodbye in TLS."""
+"""Seconds for a client's TLS close."""
 
 
 def require_free(host: str, port: int, option: str = "--port") -> None:
@@ -28,7 +28,7 @@ def require_free(host: str, port: int, option: str = "--port") -> None:
     except OSError as error:
         raise ConfigError(f"{host!r} is not an address; choose another address") from error
     with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is no obstacle
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is usable
         try:
             probe.bind(address)
         except OSError as error:
@@ -86,7 +86,7 @@ def is_loopback(host: str) -> bool:
 
 def _explain(host: str, port: int, option: str, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is taken by another program; choose another with {option}"
+        return f"port {port} on {host} is used by another program; choose another with {option}"
     if error.errno == errno.EACCES:
-        return f"port {port} on {host} needs more rights than this program has; choose one above 1023 with {option}"
+        return f"port {port} on {host} needs more privileges than this program has; choose one above 1023 with {option}"
     return f"cannot listen on {host}: {error.strerror}; choose another address"

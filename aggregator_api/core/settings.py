@@ -44,7 +44,7 @@ def parsed_url(url: str | URL) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise ConfigError(f"database_url is not a URL; {expected}") from None  # it may hold a password: not shown
+        raise ConfigError(f"database_url is not a URL; {expected}") from None  # it may contain a password
     if parsed.get_backend_name() not in ("postgresql", "sqlite"):
         raise ConfigError(f"database_url names {parsed.get_backend_name()!r}, which is not supported; {expected}")
     return parsed
@@ -56,7 +56,7 @@ def sqlite_url(path: Path) -> URL:
 
 
 def is_root_path(path: str) -> bool:
-    """Whether the server can be below that path, which is written without a slash at its end."""
+    """Whether the server can be below that path, written without a trailing slash."""
     return _ROOT_PATH.fullmatch(path) is not None and path.split("/")[1] not in OWN_PATHS
 
 
@@ -73,7 +73,7 @@ def is_base_url(url: str) -> bool:
 
 
 class BrokerAccess(NamedTuple):
-    """A name and a password at the broker, and the authority that its certificate must come from."""
+    """A login at the broker, and the authority of its certificate."""
 
     username: str | None
     password: str | None
@@ -81,131 +81,149 @@ class BrokerAccess(NamedTuple):
 
 
 class Settings(NotificationSettings):
-    """Everything that an operator can set; the command line wins over the environment, that over the file."""
+    """All of the operator's settings; the command line overrides the environment, which overrides the file."""
 
     model_config = SettingsConfigDict(env_prefix="GAITWAY_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=1, le=65_535)
     data_dir: Path = Field(
-        default=Path("runs/server"), description="the database, blobs and half-received updates; no other program's"
+        default=Path("runs/server"),
+        description="folder of the database, blobs and partial updates, for this program only",
     )
     ledger_dir: Path | None = Field(
         default=None,
-        description="where the ends of accesses are written down, which a restore must not undo; none: a folder beside "
-        "data_dir. Servers of one database share it, and backups leave it out",
+        description="folder that records ended access, which a restore must not undo; none: next to data_dir. Servers "
+        "of one database share it, and backups exclude it",
     )
     database_url: SecretStr | None = Field(default=None, description="none: SQLite in data_dir")
     database_timeout_s: float = Field(
-        default=10.0, gt=0, le=60, description="how long a write waits for other writers before it is given up"
+        default=10.0, gt=0, le=60, description="time limit for a write to wait for other writers"
     )
     blob_url: SecretStr | None = Field(default=None, description="an fsspec URL; none: a folder in data_dir")
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
         default=(),
         description="addresses or networks of the reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are "
-        "trusted; in the environment with commas between them",
+        "trusted; comma-separated in the environment",
     )
     tls_cert_file: Path | None = Field(
         default=None, description="HTTPS without a proxy: the server's certificate as PEM; none: plain HTTP"
     )
-    tls_key_file: Path | None = Field(default=None, description="its private key as PEM, without a password")
-    https_host: str | None = Field(default=None, description="where HTTPS has its own port; none: `host`")
+    tls_key_file: Path | None = Field(
+        default=None, description="the certificate's private key as PEM, without a password"
+    )
+    https_host: str | None = Field(default=None, description="address for https_port; none: `host`")
     https_port: int | None = Field(
-        default=None, ge=1, le=65_535, description="HTTPS here, and plain HTTP on `port`; none: HTTPS on `port` alone"
+        default=None, ge=1, le=65_535, description="port for HTTPS, with plain HTTP on `port`; none: HTTPS on `port`"
     )
     root_path: str = Field(
         default="",
-        description="the path below which a reverse proxy shows this server, such as /gaitway; a trusted proxy may "
-        "also say it in X-Forwarded-Prefix",
+        description="the path of this server at a reverse proxy, such as /gaitway; a trusted proxy may also send it "
+        "in X-Forwarded-Prefix",
     )
     public_url: str | None = Field(
         default=None,
         max_length=300,
-        description="the base URL that devices reach, such as https://gaitway.example, for links and QR codes; none: "
-        "an address that the server listens on",
+        description="the base URL for devices, such as https://gaitway.example, in links and QR codes; none: an "
+        "address that the server listens on",
     )
     identity_file: Path | None = Field(
         default=None, description="the server's key pair; none: in data_dir. Servers of one database share it"
     )
     signature_lifetime_s: float = Field(
-        default=30 * 86_400.0, ge=60, description="how long a signed announcement holds; said again after half of it"
+        default=30 * 86_400.0, ge=60, description="validity of a signed announcement, which is renewed after half of it"
     )
     admission: Literal["auto", "open", "enrolled"] = Field(
         default="auto",
-        description="open: a device enrols by publishing a status; enrolled: an operator let it in; "
-        "auto: open with a broker on loopback without passwords",
+        description="open: a device joins by publishing a status; enrolled: an operator must approve it; auto: open "
+        "with a broker on loopback without passwords",
     )
-    key_requests_per_s: float = Field(default=50.0, gt=0, description="of one key; twice as many at once")
+    key_requests_per_s: float = Field(
+        default=50.0, gt=0, description="requests per second with one key; twice as many at once"
+    )
     key_streams: int = Field(
-        default=64, ge=1, le=65_536, description="streams of events that a key may have open; pages have one each"
+        default=64, ge=1, le=65_536, description="event streams that a key may have open; each page has one"
     )
     address_requests_per_s: float = Field(
-        default=200.0, gt=0, description="without a key, of one address; twice as many at once"
+        default=200.0, gt=0, description="requests per second from one address without a key; twice as many at once"
     )
-    failed_keys_per_s: float = Field(default=10.0, gt=0, description="wrong keys of one address; twice as many at once")
-    header_timeout_s: float = Field(default=10.0, gt=0, description="for a request's headers")
-    body_timeout_s: float = Field(default=30.0, gt=0, description="for each MiB of a request's body")
-    idle_timeout_s: int = Field(default=75, ge=1, description="between two requests of a connection")
-    write_timeout_s: float = Field(default=60.0, gt=0, description="for a client that reads nothing of an answer")
+    failed_keys_per_s: float = Field(
+        default=10.0, gt=0, description="wrong keys per second from one address; twice as many at once"
+    )
+    header_timeout_s: float = Field(default=10.0, gt=0, description="time limit for a request's headers")
+    body_timeout_s: float = Field(default=30.0, gt=0, description="time limit for each MiB of a request's body")
+    idle_timeout_s: int = Field(default=75, ge=1, description="time between two requests on a connection")
+    write_timeout_s: float = Field(
+        default=60.0, gt=0, description="time limit for a client that doesn't read its response"
+    )
     max_connections: int = Field(
-        default=4096, ge=16, description="HTTP connections; above it those that have waited longest are closed"
+        default=4096, ge=16, description="HTTP connections; beyond that, the longest idle ones are closed"
     )
     broker_host: str = "127.0.0.1"
     broker_port: int = Field(default=1883, ge=1, le=65_535)
     public_broker_url: str | None = Field(
         default=None,
         pattern=r"^mqtts?://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:]{2,45}\])(:[0-9]{1,5})?$",
-        description="the broker as devices reach it, such as mqtts://gaitway.example:8883 (mqtts: with TLS); they are "
-        "told at their enrolment. none: devices on this machine are told of a broker on loopback, others of none",
+        description="the broker's URL for devices, such as mqtts://gaitway.example:8883 (mqtts: with TLS), sent at "
+        "enrolment. none: only devices on this machine get a broker, on loopback",
     )
     embedded_broker: bool = Field(
         default=False,
-        description="run a broker inside the server, on loopback; with accounts where admission is enrolled",
+        description="run a broker inside the server, on loopback; with accounts if admission is enrolled",
     )
     mqtt_client_id: str = Field(default="gaitway-server", min_length=1, max_length=64)
     mqtt_username: str | None = None
-    mqtt_password: SecretStr | None = Field(default=None, description="better in a file, or as GAITWAY_MQTT_PASSWORD")
+    mqtt_password: SecretStr | None = Field(
+        default=None, description="preferably set in a file, or as GAITWAY_MQTT_PASSWORD"
+    )
     mqtt_password_file: Path | None = None
     mqtt_ca_file: Path | None = Field(
-        default=None, description="TLS: the authority that signed the broker's certificate; none: no TLS"
+        default=None, description="TLS authority of the broker's certificate; none: no TLS"
     )
     broker_admin_username: str | None = Field(
-        default=None, description="who gives devices their accounts at the broker; none: nobody does"
+        default=None, description="account that manages devices' accounts at the broker; none: no accounts"
     )
     broker_admin_password: SecretStr | None = None
     broker_admin_password_file: Path | None = None
     node: str = Field(
         default_factory=socket.gethostname,
         pattern=r"^[A-Za-z0-9_.-]{1,64}$",
-        description="this process's name among several on one PostgreSQL, together with its port",
+        description="this process's name among several on one PostgreSQL; its port is added",
     )
     lease_s: float = Field(
         default=10.0,
         ge=0,
-        description="on PostgreSQL: how long a dead process blocks its rounds, the same for all processes; 0: only one",
+        description="on PostgreSQL: how long a dead process blocks its rounds, the same for all processes; 0: only "
+        "one process",
     )
-    chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20, description="asked of the devices")
-    inbox_messages: int = Field(default=256, ge=1, description="MQTT messages held before the network is made to wait")
+    chunk_bytes: int = Field(default=128 * 1024, ge=1024, le=1 << 20, description="chunk size requested from devices")
+    inbox_messages: int = Field(default=256, ge=1, description="MQTT messages queued before the network must wait")
     offline_timeout_s: float = Field(
-        default=120.0, gt=0, description="a round without a deadline gives up a device that was offline for so long"
+        default=120.0, gt=0, description="a round without a deadline drops a device that has been offline this long"
     )
     uploads_per_device: int = Field(default=2, ge=1, le=64)
-    torch_threads: int = Field(default=1, ge=1, description="1 gives the same aggregate on every machine")
-    aggregation_process: bool = Field(default=True, description="aggregate in a process of its own; else in a thread")
-    aggregation_attempts: int = Field(default=3, ge=1, le=100, description="before a worker that dies fails the round")
-    max_body_bytes: int = Field(default=1 << 20, ge=1024, description="largest request body")
-    max_model_bytes: int = Field(default=1 << 28, ge=1024, description="largest model that a plan may ask for")
+    torch_threads: int = Field(default=1, ge=1, description="threads; 1 gives the same aggregate on every machine")
+    aggregation_process: bool = Field(default=True, description="aggregate in a separate process instead of a thread")
+    aggregation_attempts: int = Field(
+        default=3, ge=1, le=100, description="attempts before a dying worker fails the round"
+    )
+    max_body_bytes: int = Field(default=1 << 20, ge=1024, description="maximum size of a request body")
+    max_model_bytes: int = Field(default=1 << 28, ge=1024, description="maximum size of a plan's model")
     min_free_bytes: int = Field(
-        default=64 << 20, ge=0, description="with less on the disk, uploads are put off and /readyz says no"
+        default=64 << 20, ge=0, description="free disk space below which uploads are postponed and /readyz fails"
     )
-    gc_grace_s: float = Field(default=3600.0, ge=60, description="blobs that no row needs are kept for so long")
+    gc_grace_s: float = Field(default=3600.0, ge=60, description="how long unreferenced blobs are kept")
     keep_versions: int | None = Field(
-        default=None, ge=1, description="model versions of a federation whose bytes are kept; none: all"
+        default=None, ge=1, description="model versions per federation whose data are kept; none: all"
     )
-    update_retention_days: float | None = Field(default=None, gt=0, description="settled updates' rows; none: for ever")
-    event_retention_days: float | None = Field(default=None, gt=0, description="events of federations; none: for ever")
+    update_retention_days: float | None = Field(
+        default=None, gt=0, description="age at which settled updates' rows are deleted; none: never"
+    )
+    event_retention_days: float | None = Field(
+        default=None, gt=0, description="age at which federations' events are deleted; none: never"
+    )
     programs: bool = Field(
-        default=True, description="make each federation's program, by which devices without torch train"
+        default=True, description="make each federation's program, with which devices without torch train"
     )
     phone_page: bool = Field(default=True, description="serve the app for phones' browsers at /phone/")
     log_level: str = "INFO"
@@ -222,8 +240,8 @@ class Settings(NotificationSettings):
         path = given.rstrip("/")
         if path and not is_root_path(path):
             raise ValueError(
-                "expected a path such as /gaitway, of letters, digits and .~_-, that does not begin as a path of the "
-                f"server itself does ({', '.join(sorted(OWN_PATHS))})"
+                "expected a path such as /gaitway, of letters, digits and .~_-, that doesn't start like one of the "
+                "server's own paths ({', '.join(sorted(OWN_PATHS))})"
             )
         return path
 
@@ -240,7 +258,7 @@ class Settings(NotificationSettings):
         if given is None:
             return None
         if not is_base_url(given):
-            raise ValueError("expected the server's base URL as devices reach it, such as https://gaitway.example")
+            raise ValueError("expected the server's base URL for devices, such as https://gaitway.example")
         return given.rstrip("/")
 
     @model_validator(mode="after")
@@ -250,7 +268,7 @@ class Settings(NotificationSettings):
         if self.tls_cert_file is None and (self.https_port or self.https_host):
             raise ValueError("https_host and https_port need a certificate: tls_cert_file and tls_key_file")
         if self.https_host and self.https_port is None:
-            raise ValueError("https_host goes with https_port; without it HTTPS is on `host` and `port`")
+            raise ValueError("https_host needs https_port; otherwise HTTPS is on `host` and `port`")
         if self.https_port == self.port:
             raise ValueError(f"https_port and port are both {self.port}; leave https_port out, or choose another")
         return self
@@ -287,7 +305,7 @@ class Settings(NotificationSettings):
 
     @property
     def ledger(self) -> Path:
-        """The folder of the ledger; by default beside data_dir, so that no copy of data_dir holds it."""
+        """The folder of the ledger; by default next to data_dir, so that copies of data_dir exclude it."""
         folder = self.data_dir.resolve()
         return (self.ledger_dir or folder.with_name(f"{folder.name}-ledger")).resolve()
 
@@ -334,7 +352,7 @@ class Settings(NotificationSettings):
 
     @property
     def device_broker(self) -> tuple[str, int, bool] | None:
-        """Host, port and TLS of the broker as devices are told; None: they are told nothing."""
+        """Host, port and TLS of the broker that devices get; None: none."""
         if self.public_broker_url is not None:
             url = urlsplit(self.public_broker_url)
             tls = url.scheme == "mqtts"
@@ -345,7 +363,7 @@ class Settings(NotificationSettings):
 
     @property
     def mqtt_login(self) -> BrokerAccess:
-        """How the server comes in at the broker.
+        """The server's login at the broker.
 
         Raises:
             ConfigError: if the password's file cannot be read.

@@ -1,1 +1,1 @@
-"""Devices: who they are, how they come in, and how an operator handles them."""
+"""Devices: their presence, enrolment and management by an operator."""

@@ -1,4 +1,4 @@
-"""What devices have in the sums of a continuous or a private federation, as rows, inside the caller's transaction.
+"""Devices' contributions to the sums of continuous and private federations, as rows, inside the caller's transaction.
 
 **In the clear.** A change is a row whose `sha256` differs from `published_sha256`. A publication takes the changes that
 wait, computes Σ − old + new of their blobs, and settles them with the version's row. So the sum of the blobs that
@@ -44,7 +44,7 @@ _ADD, _ADD_PART = insert(repositories.table_of(ContributionRow)), repositories.A
 
 
 class SumChange(NamedTuple):
-    """What a publication takes of one device: the blob that comes, and the one that goes."""
+    """A publication's change for one device: the added blob, and the removed one."""
 
     client: str  # empty: the device was deleted
     examples: int
@@ -53,7 +53,7 @@ class SumChange(NamedTuple):
 
 
 class Contributed(NamedTuple):
-    """What a publication is made of: what it changes, or all that devices have in it."""
+    """A publication's input: its changes, or all devices' contributions."""
 
     changes: list[SumChange]
     present: list[SumChange]
@@ -69,7 +69,7 @@ class ContributionCounts(NamedTuple):
 
 
 def replace(session: Session, federation: Named, device: Named, manifest: UpdateManifest, blob: Blob | None) -> None:
-    """Let what a device has sent, or (without a blob) its withdrawal, take the place of what it sent before."""
+    """Replace a device's earlier contribution with its new one, or (without a blob) its withdrawal."""
     row, now = find(session, device), time.time()
     values = {
         "sequence": manifest.sequence,
@@ -101,8 +101,8 @@ def withdraw(session: Session, federation: FederationRow, device: DeviceRow) -> 
     row = find(session, device)
     if row is None:
         raise ConflictError(
-            f"device {device.name!r} has no sums of its own in {federation.name!r}: only devices of a continuous "
-            "federation that have sent some have; with secure sums, revoke or delete it, and the next sum is without it"
+            f"device {device.name!r} has no sums of its own in {federation.name!r}: only devices that have sent sums "
+            f"to a continuous federation have them; with secure sums, revoke or delete it, and the next sum excludes it"
         )
     if row.sha256 is not None:
         _note_end(session, federation, device, row)
@@ -113,7 +113,7 @@ def withdraw(session: Session, federation: FederationRow, device: DeviceRow) -> 
 def withdraw_again(session: Session, subjects: Container[str]) -> int:
     """Take out what a backup has of devices that were taken out since; returns of how many.
 
-    subjects: what stands for them in the ledger. Those that take part again by now send anew in the new epoch.
+    subjects: their entries in the ledger. Devices that take part again by now resend in the new epoch.
     """
     query = select(FederationRow.name, ContributionRow).join(
         ContributionRow, ContributionRow.federation_id == FederationRow.id
@@ -198,7 +198,7 @@ def contributed(session: Session, publication: RoundRow) -> Contributed:
 
 
 def note_screening(session: Session, federation: FederationRow, publication: RoundRow, found: Screening) -> None:
-    """Journal whose sums a version caps or leaves out, where they are new: those that stand were told of before."""
+    """Journal the devices whose sums a version newly caps or leaves out."""
     publication.capped, publication.excluded = len(found.capped), len(found.excluded)
     rows = session.scalars(select(ContributionRow).where(ContributionRow.round_id == publication.id))
     for name in sorted(row.device.name for row in rows if row.device):
@@ -252,7 +252,7 @@ def _note_end(session: Session, federation: Named, device: Named, row: Contribut
 
 
 def _note_change(row: ContributionRow, now: float) -> None:
-    """A change waits since it came first; a device that is back at what was published has none."""
+    """Keep the time of a change's first arrival; a device that is back at its published sums has no change."""
     is_changed = row.sha256 != row.published_sha256 or row.round_id is not None
     row.changed_at = (row.changed_at or now) if is_changed else None
 
@@ -271,7 +271,7 @@ def note_status(session: Session, federation: FederationRow, device: DeviceRow, 
 
 
 def find_masked(session: Session, device: DeviceRow) -> MaskedContributionRow | None:
-    """Find what is known of a device's sums; None before its first status."""
+    """Find a device's row of sums; None before its first status."""
     return session.get(MaskedContributionRow, device.id)
 
 
@@ -298,7 +298,7 @@ def counts_online(session: Session, federation: FederationRow, online: Sequence[
 
 
 def count_changes(session: Session, federation_id: int, added: Mapping[str, int]) -> int:
-    """Count the devices by which a sum differs from the newest version's: who comes, who goes, and who has other sums.
+    """Count the devices by which a sum differs from the newest version's: added, removed and changed ones.
 
     added: the numbers of the sums in it, by device.
     """
@@ -342,7 +342,7 @@ def sequences(session: Session, publication: RoundRow, names: Sequence[str]) -> 
 
 
 def settle_masked(session: Session, publication: RoundRow, version: int, names: Sequence[str]) -> None:
-    """Note that a version has the sums of these devices, and of nobody else."""
+    """Note that a version has the sums of exactly these devices."""
     row, federation_id = MaskedContributionRow, publication.federation_id
     session.execute(update(row).where(row.federation_id == federation_id).values(version=None))
     added = sequences(session, publication, names)
@@ -357,7 +357,7 @@ def _sitting_out(federation_id: int) -> Select[int]:
 
 
 def _rows(session: Session, federation_id: int, names: Collection[str]) -> dict[str, MaskedContributionRow]:
-    """Return these devices' rows by name; who has none yet gets one."""
+    """Return these devices' rows by name, creating missing ones."""
     devices = session.scalars(
         select(DeviceRow).where(DeviceRow.federation_id == federation_id, DeviceRow.name.in_(names))
     ).all()

@@ -1,6 +1,7 @@
-"""How a device is enrolled: it shows a token and a key, an operator approves it, and it claims credentials.
+"""Enrolment: a device presents a token and a key, an operator approves it, and it claims credentials.
 
-docs/rest.md describes the protocol. Rows first, then the broker's account: what fails in between is asked for again.
+docs/rest.md describes the protocol. Rows are written before the broker's account; after a failure in between, the
+device asks again.
 """
 
 from __future__ import annotations
@@ -158,9 +159,7 @@ class EnrolmentService:
         """
         message = to_sign(Kind.ENROL, request.federation, request.device, request.token.encode())
         if not _signed(request.public_key, request.signature, message):
-            raise UnauthorizedError(
-                "the signature was not made by this public key over the federation, device and token"
-            )
+            raise UnauthorizedError("the signature over the federation, device and token doesn't match this public key")
         with self._database.read() as session:  # a wrong token must not make writers wait
             _find_token(session, request, time.time())
         try:
@@ -187,7 +186,7 @@ class EnrolmentService:
             federation, row = _find_signer(session, request, message)
             _check_time(session, row, request.issued_at)
             if row.enrolment == "revoked":
-                raise ForbiddenError(f"the device {row.name!r} was revoked; it needs a token made for it to come back")
+                raise ForbiddenError(f"the device {row.name!r} was revoked; it needs a token made for it to return")
             status = _enrolment_status(session, federation, row)
         return self._answer(request.federation, request.device, status)
 
@@ -224,7 +223,7 @@ def _find_signer(session: Session, request: Claim, message: bytes) -> tuple[Fede
     federation = repositories.find_federation(session, request.federation)
     row = repositories.find_device(session, federation, request.device) if federation else None
     if federation is None or row is None or not _signed(row.public_key or "", request.signature, message):
-        raise UnauthorizedError(f"the signature is not that of a device {request.device!r} of {request.federation!r}")
+        raise UnauthorizedError(f"the signature isn't from a device {request.device!r} of {request.federation!r}")
     return federation, row
 
 
@@ -255,7 +254,7 @@ def _check_name_is_free(row: DeviceRow, token: EnrolmentTokenRow, public_key: st
     if token.device == row.name or (row.enrolment == "open" and row.public_key is None):
         return
     if row.enrolment == "revoked":
-        raise ForbiddenError(f"the device {row.name!r} was revoked; a token made for it would let it come back")
+        raise ForbiddenError(f"the device {row.name!r} was revoked; it needs a token made for it to return")
     if row.public_key != public_key:
         raise ConflictError(
             f"a device {row.name!r} is enrolled with another key; choose another name, or use a token made for it"

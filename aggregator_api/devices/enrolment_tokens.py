@@ -1,4 +1,4 @@
-"""Enrolment tokens: made for one device or for many, as a CSV table or a sheet of QR codes."""
+"""Enrolment tokens, for one device or for many, as a CSV table or a sheet of QR codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from federation.plan import Name, Strict
 from federation.protocol.enrolment_uri import EnrolmentUri
 from federation.protocol.signing import fingerprint
 
-UNKNOWN = "this enrolment token is not known here; ask the operator for one"
+UNKNOWN = "this enrolment token is unknown; ask the operator for one"
 
 
 DAY_S = 24 * 3600
@@ -103,7 +103,7 @@ def state(row: EnrolmentTokenRow, now: float) -> str:
 
 
 def revoke(session: Session, federation: FederationRow, id: int) -> EnrolmentTokenRow:
-    """Let a token that was not used let nobody in.
+    """Revoke an unused token.
 
     Raises:
         NotFoundError: if the federation has no such token; so for `confirm`.
@@ -191,9 +191,9 @@ def read_devices(text: str, taken: Iterable[str] = ()) -> list[DeviceRequest]:
         wrong += [f"line {wanted.line}: {reason}" for reason in _wrong(row, wanted, found, refused)]
         found.setdefault(device, wanted)
     if not wrong and not found:
-        wrong = ["it names no device below the first line"]
+        wrong = ["it lists no devices below the first line"]
     if len(found) > MAX_ROWS:
-        wrong = [f"it names {len(found):,} devices, at most {MAX_ROWS:,} are made at once"]
+        wrong = [f"it lists {len(found):,} devices; at most {MAX_ROWS:,} tokens can be made at once"]
     if wrong:
         more = f"\nand {len(wrong) - 20} more" if len(wrong) > 20 else ""
         raise ConfigError("no token was made:\n" + "\n".join(wrong[:20]) + more)
@@ -205,9 +205,9 @@ def _wrong(row: dict[str, str], wanted: DeviceRequest, found: dict[str, DeviceRe
         return ["it has more cells than the first line; separate several tags by spaces or semicolons"]
     wrong = [reason for name in (wanted.device, *wanted.tags) if (reason := _impossible(name))]
     if (first := found.get(wanted.device)) is not None:
-        wrong.append(f"the device {wanted.device!r} is in line {first.line} already")
+        wrong.append(f"the device {wanted.device!r} is already in line {first.line}")
     if wanted.device in taken:
-        wrong.append(f"the device {wanted.device!r} has enrolled already; leave it out, or revoke it first")
+        wrong.append(f"the device {wanted.device!r} has already enrolled; leave it out, or revoke it first")
     return wrong
 
 
@@ -215,7 +215,9 @@ def _impossible(name: str) -> str:
     try:
         _NAME.validate_python(name)
     except ValidationError:
-        return f"{name[:80]!r} is no name: letters, digits, '.', '_' and '-', at most 64, a letter or digit first"
+        return (
+            f"{name[:80]!r} isn't a valid name: letters, digits, '.', '_' and '-', at most 64, a letter or digit first"
+        )
     return ""
 
 
@@ -227,9 +229,7 @@ def checked_server(url: str) -> str:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError(
-            f"--server {url!r}: expected the base URL that devices reach, such as https://gaitway.example"
-        )
+        raise ConfigError(f"--server {url!r}: expected the base URL for devices, such as https://gaitway.example")
     return url.rstrip("/")
 
 

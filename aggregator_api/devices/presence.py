@@ -54,7 +54,7 @@ class PresenceCheck:
         self._asked[federation] = self._clock(), time.time()
 
     def drop(self) -> None:
-        """Take nobody's silence for an answer to what was asked so far."""
+        """Drop pending presence checks, so that silence isn't taken for an answer."""
         self._asked.clear()
 
     def over(self) -> list[tuple[str, float]]:
@@ -67,7 +67,7 @@ class PresenceCheck:
 
 
 def mark_unresponsive(session: Session, federation: str, asked_at: float) -> None:
-    """Take devices for offline that were not heard since; one that was is where it said."""
+    """Mark devices as offline that were silent since then."""
     row = repositories.find_federation(session, federation)
     if row is None:
         return
@@ -77,7 +77,7 @@ def mark_unresponsive(session: Session, federation: str, asked_at: float) -> Non
     for device in session.scalars(query):
         device.state = "offline"
         repositories.journal(
-            session, row, "device.offline", device=device.name, detail="it did not answer the presence check"
+            session, row, "device.offline", device=device.name, detail="it didn't answer the presence check"
         )
 
 
@@ -104,7 +104,7 @@ def count_missed(session: Session, federation: FederationRow, row: RoundRow, dev
         return False
     rest_s = min(MAX_REST_S, FIRST_REST_S * 2.0 ** min(device.missed_rounds - MAX_MISSED, 16))
     device.left_out_until = now + rest_s
-    detail = f"{device.missed_rounds} rounds in a row have not heard of it; it is drawn again in {rest_s:.0f} s"
+    detail = f"it missed {device.missed_rounds} rounds in a row; it can be drawn again in {rest_s:.0f} s"
     repositories.journal(
         session, federation, "device.left_out", round_number=row.number, device=device.name, detail=detail
     )
@@ -112,7 +112,7 @@ def count_missed(session: Session, federation: FederationRow, row: RoundRow, dev
 
 
 def forgive(session: Session, row: RoundRow) -> None:
-    """Begin the count anew of those whose updates a round has."""
+    """Reset the count of devices whose updates a round has."""
     heard = select(ParticipationRow.device_id).where(
         ParticipationRow.round_id == row.id, ParticipationRow.outcome == ClientStatus.RECEIVED
     )

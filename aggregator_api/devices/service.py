@@ -1,4 +1,4 @@
-"""What an operator does with devices (tag, pause, revoke, delete), and their accounts at the broker."""
+"""An operator's actions on devices (tag, suspend, revoke, delete), and devices' broker accounts."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class BrokerAccounts(Protocol):
 
 
 class NoAccounts:
-    """For a broker that lets everybody in, such as the embedded one."""
+    """Accounts at a broker without logins, such as the embedded one."""
 
     def grant(self, federation: str, device: str, username: str, password: str) -> None:
         """Do nothing: the broker asks for no password."""
 
     def revoke(self, username: str) -> None:
-        """Do nothing: nobody is kept out."""
+        """Do nothing: the broker has no accounts."""
 
 
 def username(federation: str, device: str) -> str:
@@ -85,7 +85,7 @@ class Rounds(Protocol):
     """What rounds must hear of devices."""
 
     def apply_event(self, name: str, event: Event) -> None:
-        """Tell a federation's open round what has happened."""
+        """Apply an event to a federation's open round."""
 
     def devices_changed(self, name: str) -> None:
         """Say that a federation may have other devices to draw from."""
@@ -101,7 +101,7 @@ class DeviceService:
         accounts: BrokerAccounts,
         forget_device: Callable[[str, str], None],
     ) -> None:
-        """Put the parts together; `forget_device` ends a device's stream and drops what it has sent of its uploads."""
+        """Store the parts; `forget_device` ends a device's stream and drops its partial uploads."""
         self._database = database
         self._rounds = rounds
         self._accounts = accounts
@@ -175,9 +175,9 @@ def admit_device(session: Session, federation: FederationRow, row: DeviceRow) ->
         ConflictError: if it has no key, or was revoked.
     """
     if row.enrolment == "open":
-        raise ConflictError(f"the device {row.name!r} has shown no key; make a token with which it enrols")
+        raise ConflictError(f"the device {row.name!r} has presented no key; make a token with which it can enrol")
     if row.enrolment == "revoked":
-        raise ConflictError(f"the device {row.name!r} was revoked; make a token for it with which it comes back")
+        raise ConflictError(f"the device {row.name!r} was revoked; make a token for it to return")
     if row.enrolment == "pending":
         row.enrolment = "approved"
         repositories.journal(session, federation, "device.approved", device=row.name, detail="by the operator")
@@ -197,7 +197,7 @@ def find(session: Session, name: str, device: str) -> tuple[FederationRow, Devic
 
 
 def revoke_device_credentials(session: Session, federation: FederationRow, row: DeviceRow) -> None:
-    """Void all that a device holds in the database, inside the caller's transaction; the broker is told afterwards."""
+    """Revoke all of a device's credentials in the database, inside the caller's transaction; the broker follows."""
     if row.enrolment == "revoked":
         return
     row.enrolment, row.state = "revoked", "offline"

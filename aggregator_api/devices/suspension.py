@@ -1,7 +1,7 @@
-"""Devices that take no part: suspended by the server, or refusing a plan that promises too little privacy.
+"""Devices that don't take part: suspended by the server, or refusing a plan that promises too little privacy.
 
-A device is suspended if what it sends is refused again and again. A suspended device keeps its keys and its model; it
-is not invited, no round counts on it, and its updates are refused. Whoever operates the server lets it back.
+A device is suspended if its updates are refused repeatedly. A suspended device keeps its keys and its model, but isn't
+invited, no round counts on it, and its updates are refused. The operator can reinstate it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 def count_refused(
     session: Session, federation: FederationRow, device: DeviceRow, settings: RoundSettings, number: int, reason: str
 ) -> None:
-    """Count an update of a device that was refused for what it holds, and suspend the device if it is one too many."""
+    """Count a device's update that was refused for its content, and suspend the device at the limit."""
     if device.suspended_at is not None:
         return
     device.refused_updates = refused_updates(device.refused_updates, used=False)
@@ -90,7 +90,7 @@ def judge_round(
     is_published: bool,
     summed: Collection[str] | None = None,
 ) -> None:
-    """Count what a round has left out (device to reason), and begin anew with those whose updates it has used.
+    """Count a round's left-out updates (device to reason), and reset the count of devices whose updates it used.
 
     summed: whose updates these are, where a secure sum has added them. Its devices send several messages: one that has
     sent a bad one besides does not begin anew.
@@ -118,7 +118,7 @@ def reinstate(session: Session, federation: FederationRow, device: DeviceRow) ->
 
 
 def needed_devices(session: Session, federation: FederationRow, plan: Plan) -> int:
-    """Return how many devices must be online for a round to begin; nobody waits for suspended ones."""
+    """Return how many devices must be online for a round to begin, without suspended ones."""
     needed, least = server_round.needed_devices(plan), quorum(plan)
     return needed if needed == least else max(least, needed - count_suspended(session, federation))
 
@@ -159,7 +159,7 @@ def _reason(session: Session, federation: FederationRow, row: DeviceRow, signed:
     """
     refusal = read(PlanRefusal, verified_body(federation, row, Kind.REFUSAL, signed))
     if (refusal.instance, refusal.epoch) != (federation.instance, epochs.current(session).epoch):
-        raise WireError("it is about the plan of an earlier federation, or from before the server was restored")
+        raise WireError("it is about an earlier federation's plan, or from before the server was restored")
     return refusal.reason or "no reason was given"
 
 
@@ -174,12 +174,12 @@ def verified_body(federation: FederationRow, row: DeviceRow, kind: Kind, signed:
         text = to_sign(kind, federation.name, row.name, envelope.body)
         key = base64.b64decode(row.public_key or "")
         if envelope.signature is None or not verify(key, envelope.signature, text):
-            raise WireError("it isn't signed by the key that the device has enrolled with")
+            raise WireError("it isn't signed with the device's enrolled key")
     return envelope.body
 
 
 def has_key(row: DeviceRow) -> bool:
-    """Whether a device has enrolled with a key, so that what it says of a plan or a model is signed."""
+    """Whether a device has enrolled with a key, so that its refusals of plans and models are signed."""
     return row.enrolment == "approved" and row.public_key is not None
 
 

@@ -1,4 +1,4 @@
-"""Short-lived keys for devices that keep nothing secret but their private key, such as a browser's.
+"""Short-lived keys for devices whose only secret is their private key, such as browsers.
 
 A token is an API key of the device that ends after some minutes: what opens with the one opens with the other, and
 revoking the device voids both. It is made for a signature, so a signed request must not make two: the public half of
@@ -67,7 +67,7 @@ class TokenService:
                     session, row.name, ["device"], federation=federation, device=row, expires_at=ends, prefix=prefix
                 )
         except IntegrityError as error:
-            raise ConflictError("issued_at_ms: this request was sent before; sign a new one") from error
+            raise ConflictError("issued_at_ms: this request was already sent; sign a new one") from error
         return DeviceToken(token=token, expires_in_s=int(LIFETIME_S))
 
 
@@ -75,7 +75,7 @@ def _find_signer(session: Session, request: TokenRequest, message: bytes) -> tup
     federation = repositories.find_federation(session, request.federation)
     row = repositories.find_device(session, federation, request.device) if federation else None
     if federation is None or row is None or not _signed(row, request.signature, message):
-        raise UnauthorizedError(f"the signature is not that of a device {request.device!r} of {request.federation!r}")
+        raise UnauthorizedError(f"the signature isn't from a device {request.device!r} of {request.federation!r}")
     return federation, row
 
 

@@ -1,4 +1,4 @@
-"""Vouchers of devices' keys, signed elsewhere: the server checks, keeps and hands them out, and can make none."""
+"""Vouchers of devices' keys, signed elsewhere: the server checks, stores and distributes them but can't make them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class VoucherFile(Strict):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise UnprocessableError(f"this isn't a file that `vouch sign` writes: {first_problem(error)}") from error
+            raise UnprocessableError(f"this isn't a file from `vouch sign`: {first_problem(error)}") from error
 
 
 class ImportedVouchers(NamedTuple):
-    """What came of a file: whose vouchers are kept, and why others' aren't."""
+    """The result of importing a file: devices with stored vouchers, and reasons for the others."""
 
     devices: tuple[str, ...]
     ignored: dict[str, str]
@@ -63,9 +63,9 @@ def import_vouchers(session: Session, federation: FederationRow, file: VoucherFi
         if kept := federation.revoked_identities:
             before = read_revoked(key, federation.name, kept.encode())
             if revoked.serial < before.serial:
-                raise WireError(f"the list is number {revoked.serial}, older than the kept one, {before.serial}")
+                raise WireError(f"the list has number {revoked.serial}, older than the stored one, {before.serial}")
     except WireError as error:
-        raise UnprocessableError(f"the list of revoked identities isn't taken: {error}") from error
+        raise UnprocessableError(f"the list of revoked identities was rejected: {error}") from error
     federation.revoked_identities = file.revoked
     rows = {row.name: row for row in session.scalars(select(DeviceRow).where(DeviceRow.federation_id == federation.id))}
     for row in rows.values():

@@ -1,1 +1,1 @@
-"""A federation's life: created from a plan, changed, paused and ended by its operator."""
+"""Federations' life cycle: created from a plan, changed, paused and ended by the operator."""

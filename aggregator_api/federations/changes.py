@@ -1,4 +1,4 @@
-"""What an operator may change in a living federation: how its rounds are drawn and closed, and its models' names."""
+"""An operator's changes to a running federation: the settings of its rounds, and its models' names."""
 
 from __future__ import annotations
 
@@ -120,9 +120,7 @@ class AliasService:
                 row = repositories.version_of(session, federation, version)
                 _refuse_alias_of_rollouts(federation, alias)
                 if _is_new(session, federation, alias) and _count(session, federation) >= ALIASES:
-                    raise ConflictError(
-                        f"federation {name!r} has {ALIASES} aliases, which is the most; remove one first"
-                    )
+                    raise ConflictError(f"federation {name!r} has {ALIASES} aliases, the maximum; remove one first")
                 if alias == "latest":
                     _refuse_open_round(session, federation)
                 promotion.move_by_operator(session, federation, alias, row, force)
@@ -149,7 +147,7 @@ class AliasService:
 
 
 def moved_by_server(federation: FederationRow) -> tuple[str, ...]:
-    """Return the aliases that the server moves, and nobody removes."""
+    """Return the aliases that the server moves, which can't be removed."""
     return (*MOVED_BY_ROUNDS, *(MOVED_BY_ROLLOUTS if transitions.settings_of(federation).used else ()))
 
 
@@ -158,7 +156,7 @@ def _merge_settings(present: Settings, wanted: Settings) -> Settings:
 
 
 def _in_words(wanted: FederationChanges) -> str:
-    """List what is changed; settings of rounds go by their bare names, as they always did."""
+    """List the changed settings; settings of rounds have bare names."""
     changed = [f"{field} = {getattr(wanted.rounds, field)}" for field in sorted(wanted.rounds.model_fields_set)]
     for name in ("publication", "rollout", "promotion"):
         settings = getattr(wanted, name)
@@ -179,9 +177,9 @@ def _begun(session: Session, row: FederationRow) -> int:
 
 def _check(row: FederationRow, method: Method, rounds: RoundSettings, *, begun: int) -> None:
     if row.status in ("finished", "stopped"):
-        raise ConflictError(f"federation {row.name!r} is {row.status}; its rounds cannot be changed any more")
+        raise ConflictError(f"federation {row.name!r} is {row.status}; its rounds can no longer be changed")
     if rounds.rounds < begun:
-        raise ConflictError(f"rounds.rounds: {begun} rounds were published or are open, so {rounds.rounds} are too few")
+        raise ConflictError(f"rounds.rounds: {begun} rounds were published or are open, so {rounds.rounds} is too few")
     try:
         check_private(method, rounds)
     except SettingsError as error:
@@ -191,7 +189,7 @@ def _check(row: FederationRow, method: Method, rounds: RoundSettings, *, begun: 
     invited = math.ceil(rounds.clients_per_round * rounds.over_selection)
     if rounds.minimum_clients > invited:
         raise UnprocessableError(
-            f"rounds.minimum_clients: {rounds.minimum_clients} updates can never come of {invited} invited devices"
+            f"rounds.minimum_clients: {invited} invited devices can never send {rounds.minimum_clients} updates"
         )
 
 
@@ -204,7 +202,7 @@ def _move_deadline(session: Session, federation: FederationRow, deadline_s: floa
 def _refuse_open_round(session: Session, federation: FederationRow) -> None:
     if repositories.open_round(session, federation) is not None:
         raise ConflictError(
-            "a round is open, and its result will be `latest`; wait until it has ended, or stop the federation"
+            "a round is open, and its result will be `latest`; wait until it ends, or stop the federation"
         )
 
 

@@ -1,4 +1,4 @@
-"""Weights that a federation can start from: checkpoints that were uploaded, and how they are read.
+"""Initial weights for federations: uploaded checkpoints, and their validation.
 
 An uploaded checkpoint is used only once everything in it was checked. No row refers to one: it stays as long as a blob
 that nobody needs (`gc_grace_s`), in which a federation is created with it. What a federation starts from is in its own
@@ -32,7 +32,7 @@ _LENGTH_BYTES = 8
 
 
 class UploadedCheckpoint(NamedTuple):
-    """A checkpoint that was checked: the name and size of its bytes, what it says of its model, and its tensors."""
+    """A checked checkpoint: the name and size of its blob, its model's description, and its tensors."""
 
     sha256: str
     size: int
@@ -71,7 +71,7 @@ class CheckpointService:
         try:
             size = self._blobs.size(sha256)
             if size > self.max_bytes:
-                raise UnprocessableError(f"{sha256[:12]} is no checkpoint: it has {size:,} bytes")
+                raise UnprocessableError(f"{sha256[:12]} isn't a checkpoint: it has {size:,} bytes")
             data = self._blobs.read(sha256)
         except BlobError as error:
             raise NotFoundError(
@@ -93,7 +93,8 @@ def _read(data: bytes) -> tuple[CheckpointInfo, Tensors]:
     header = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if not 2 <= header <= min(MAX_HEADER_BYTES, len(data) - _LENGTH_BYTES):
         raise UnprocessableError(
-            "this is no checkpoint: expected a safetensors file that Gaitway wrote, such as models/global.safetensors "
+            "this isn't a checkpoint: expected a safetensors file written by Gaitway, such as "
+            "models/global.safetensors "
             f"of a run; its first {_LENGTH_BYTES} bytes say that its header has {header:,} bytes, which is none or "
             f"more than {MAX_HEADER_BYTES:,} or than there are"
         )
@@ -108,7 +109,7 @@ def _read(data: bytes) -> tuple[CheckpointInfo, Tensors]:
             raise UnprocessableError(words[:500]) from error
     wild = [name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()]
     if wild:
-        raise UnprocessableError(f"{wild[0]!r} has numbers that are not finite, so nothing can start from it")
+        raise UnprocessableError(f"{wild[0]!r} has numbers that aren't finite, so no federation can start from it")
     return info, tensors
 
 

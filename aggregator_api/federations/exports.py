@@ -1,4 +1,4 @@
-"""A version of a federation's model as the files that others can use: a checkpoint, and ONNX made of it."""
+"""Exports of a federation's model version: a checkpoint, and ONNX."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def checkpoint(
 
     method = method_from_json(plan.method)
     if not method.has_global_model:
-        raise ConflictError(f"{method.name} has no global model: every device has its own, and exports that")
+        raise ConflictError(f"{method.name} has no global model: every device has and exports its own")
     initial = method.init_client_state(initial_client_of(plan, plan.model, sys.maxsize), plan.training)
     client = method.serving_model(method.global_model(initial, wire.decode(broadcast, limit_bytes=len(broadcast))))
     state = {**(with_placeholder_head(client.params) if is_network else client.params), **client.buffers}
@@ -94,7 +94,7 @@ def require_exporter() -> None:
     """
     if not can_make_onnx():
         raise UnavailableError(
-            "the server has no exporter, which is its extra 'export'; or export the checkpoint elsewhere"
+            "the server has no exporter; install its extra 'export', or export the checkpoint elsewhere"
         )
 
 

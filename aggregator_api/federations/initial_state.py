@@ -101,6 +101,17 @@ def build_initial_state(
     return initial
 
 
+def with_model_options(plan: Plan) -> Plan:
+    """Return a new plan with the options written down that its networks have today (`Model.new_plan_options`)."""
+    from models.registry import new_plan_options
+
+    def written(spec: ModelSpec) -> ModelSpec:
+        return spec.model_copy(update={"options": new_plan_options(spec.name, spec.options)})
+
+    specs = {"model": written(plan.model), "alternatives": tuple(written(spec) for spec in plan.alternatives)}
+    return plan.model_copy(update=specs)
+
+
 def feature_dim_of(spec: ModelSpec, classes: int) -> int:
     """Return the size of a network's features.
 

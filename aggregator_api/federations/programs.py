@@ -1,7 +1,7 @@
-"""A federation's program, for devices without torch: made in the background once the federation is there.
+"""A federation's program for devices without torch, made in the background once the federation exists.
 
-The row says that one is being made before anything is; a server that ends meanwhile makes it at its next start. What
-cannot be made is said in words, and the federation works for all other devices.
+The row records first that a program is being made, so a server that stops meanwhile makes it at its next start. If it
+can't be made, the reason is stored, and the federation works for all other devices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an operator does with federations: create, start, pause, stop, change."""
+"""An operator's actions on federations: create, start, pause, stop, change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from sqlalchemy.orm import Session
 from aggregator_api.core.errors import ConflictError, NotFoundError
 from aggregator_api.federations import exports
 from aggregator_api.federations.checkpoints import CheckpointService
-from aggregator_api.federations.initial_state import CheckpointStart, InitialState, StartingPoint, build_initial_state
+from aggregator_api.federations.initial_state import (
+    CheckpointStart,
+    InitialState,
+    StartingPoint,
+    build_initial_state,
+    with_model_options,
+)
 from aggregator_api.federations.programs import ProgramMaker
 from aggregator_api.rounds.coordinator import Coordinator
 from aggregator_api.rounds.updates.contract import write_schema
@@ -46,7 +52,7 @@ def _live(plan: Plan) -> Plan:
 
 
 def _without_screening(plan: Plan) -> Plan:
-    """Switch off the two rules about single updates that are on by default, where nobody asks for them.
+    """Switch off the two default rules about single updates unless they are requested.
 
     They would judge what a server with secure sums does not see.
     """
@@ -97,7 +103,7 @@ class FederationChanges(Strict):
     def _only_settings(cls, given: Any) -> Any:
         fixed = sorted(set(given) & _FIXED) if isinstance(given, dict) else []
         if fixed:
-            raise ValueError(f"{', '.join(fixed)} cannot change: devices work by it; create another federation")
+            raise ValueError(f"{', '.join(fixed)} cannot change, because devices rely on it; create another federation")
         if isinstance(given, dict) and not given:
             raise ValueError("nothing is changed; give settings of `rounds`, `publication`, `rollout` or `promotion`")
         return given
@@ -132,6 +138,7 @@ class FederationService:
             NotFoundError: if there is no such federation, version or checkpoint to start from.
             ConflictError: if there is a federation of that name, or the version was deleted.
         """
+        new = new.model_copy(update={"plan": with_model_options(new.plan)})
         with self._database.read() as session:
             if repositories.find_federation(session, new.name) is not None:
                 raise _exists(new.name)
@@ -162,7 +169,8 @@ class FederationService:
             if repositories.find_federation(session, new.name) is not None:
                 raise _exists(new.name)
             start = None if new.start_from is None else self._starting_point(session, new.start_from)
-        return len(build_initial_state(new.plan, max_model_bytes=self._max_model_bytes, start=start).broadcast)
+        plan = with_model_options(new.plan)
+        return len(build_initial_state(plan, max_model_bytes=self._max_model_bytes, start=start).broadcast)
 
     def _starting_point(
         self, session: Session, start: VersionReference | CheckpointReference
@@ -296,4 +304,4 @@ def _write(
 
 
 def _exists(name: str) -> ConflictError:
-    return ConflictError(f"there is a federation {name!r} already; choose another name")
+    return ConflictError(f"a federation {name!r} already exists; choose another name")

@@ -1,1 +1,1 @@
-"""What answers over HTTP: the REST API, the operator's pages, and the process that serves both."""
+"""The HTTP side: the REST API, the operator's pages, and the process that serves both."""

@@ -1,4 +1,4 @@
-"""The FastAPI application; nothing is opened before it starts."""
+"""The FastAPI application, which opens nothing before it starts."""
 
 from __future__ import annotations
 

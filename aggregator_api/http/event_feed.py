@@ -1,4 +1,4 @@
-"""Live events for any number of streams: the journal of a federation is read once for all who follow it.
+"""Live events for any number of streams: a federation's journal is read once for all followers.
 
 A stream that is behind reads pages in short sessions until it has what the feed still holds; from then on it is handed
 what the feed has read. No stream holds a session or a thread while it waits, however slowly its client reads.
@@ -40,7 +40,7 @@ RECENT = 2_000
 CHANGES_S = 1.0
 """A page hears of changes this often at the most, however many there are."""
 CHANGES_LIFE_S = 300.0
-"""A page's stream is ended after so long: the browser comes again, and its session is looked at again."""
+"""Time after which a page's stream ends: the browser reconnects, and its session is checked again."""
 ALL = ""
 """Stands for all federations where one is named: no federation has this name."""
 
@@ -64,7 +64,7 @@ class EventFeed:
         self._pages = Coalescing[list[ServerSentEvent] | None]()
 
     async def stream(self, name: str, last: int, access: StreamAccess) -> AsyncIterator[bytes]:
-        """Yield what comes after the event `last` until the server closes or the access ends."""
+        """Yield the events after `last` until the server closes or the access ends."""
         with self._followed(name, access) as (journal, opened):
             while not self._closing.is_set() and not opened.is_over:
                 if not journal.reaches(last):
@@ -130,7 +130,7 @@ class EventFeed:
             self._journals.pop(name, None)
 
     async def _read(self, name: str, journal: _Journal) -> None:
-        """Read what is new, a few times a second, as long as anybody follows."""
+        """Read new events a few times per second while there are followers."""
         while not self._closing.is_set():
             if not journal.started:
                 newest = await self._try(self._newest, name)
@@ -189,13 +189,13 @@ class _Journal:
         self._grown = asyncio.Event()
 
     def start(self, newest: int) -> None:
-        """Hold what comes after the event `newest`."""
+        """Start buffering events after `newest`."""
         self.floor = self.newest = newest
         self.started = True
         self.wake()
 
     def add(self, found: list[ServerSentEvent]) -> None:
-        """Take what was read, and wake every stream."""
+        """Add the events, and wake every stream."""
         if found:
             self._recent.extend(found)
             self._batch_after, self._batch = self.newest, b"".join(event.text for event in found)
@@ -231,7 +231,7 @@ class _Journal:
         return found
 
     async def grows(self, within_s: float) -> bool:
-        """Wait for something new; False if nothing came in time."""
+        """Wait for new events; return False on a timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._grown.wait()

@@ -1,4 +1,4 @@
-"""Serving HTTP and HTTPS, with a certificate that is read again when it changes."""
+"""Serves HTTP and HTTPS, and reloads the certificate when it changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gaitway.files import write_file
 log = logging.getLogger(__name__)
 
 GRACE_S = 2
-"""For requests at hand once the server stops; what is being downloaded or sent is resumed at its next start."""
+"""Time for running requests once the server stops; downloads and uploads resume at its next start."""
 MAX_FILES = 65_536
 GC_THRESHOLDS = (10_000, 10, 50)
 """More objects made than freed before the youngest are looked at (Python's own: 700), and so many times the next."""
@@ -170,7 +170,7 @@ class Certificate:
         self.context = self._loaded()
 
     def refresh(self) -> bool:
-        """Take the files anew if they have changed; what cannot be used is told of, and the one before is kept."""
+        """Reload changed files; an unusable certificate is logged, and the previous one stays."""
         state = self._state()
         if state == self._seen:
             return False

@@ -1,1 +1,1 @@
-"""What an operator does to stored data: retention, backups, restores and checks."""
+"""Maintenance of stored data: retention, backups, restores and checks."""

@@ -1,4 +1,4 @@
-"""A copy of a running server's data: the database at one moment, every blob that it may name, and the server's key.
+"""Backs up a running server: a snapshot of the database, every blob that it may name, and the server's key.
 
 The order makes it whole: a blob is on disk before a row names it, and one that no row names any more is removed only
 after a time. So the blobs are copied before the database and, those that are new, after it: what the copied database
@@ -33,7 +33,7 @@ from gaitway.files import private_file, private_folder
 
 DUMP, BLOBS = "database.dump", "blobs"
 DESCRIPTION = "backup.json"
-"""A file of every backup: it says what is in it, and that it is one."""
+"""A file in every backup, which describes and identifies it."""
 AUTHORITY_KEYS = (OPERATOR_FILE, "authority/ca.key", "broker/authority/ca.key")
 """Files below the data folder that let their holder rule the server, or be a broker."""
 
@@ -73,7 +73,7 @@ class BackupDescription(BaseModel):
 
 
 def back_up(settings: Settings, out: Path, *, authority_keys: bool = False) -> BackupResult:
-    """Copy a server's data, which may be running, into a folder that `restore` brings a server back from.
+    """Back up a server, which may be running, into a folder that `restore` reads.
 
     Raises:
         ConfigError: for a database that is not there, or a blob store that has its own way of being backed up.

@@ -1,4 +1,4 @@
-"""Deleting federations, devices and the bytes of model versions: rows first, then the broker; blobs go as garbage.
+"""Deletes federations, devices and model versions' data: rows first, then the broker; blobs are garbage-collected.
 
 The audit's entries stay. What a device sent is in models that were made with it, and cannot be taken out of them; what
 the server keeps of it under its name goes, where the method can do without (`Method.forget_clients`). A continuous
@@ -41,7 +41,7 @@ class DeletionService:
         accounts: BrokerAccounts,
         forget_device: Callable[[str, str], None],
     ) -> None:
-        """Put the parts together; `forget_device` ends a device's stream and drops what it has sent of its uploads."""
+        """Store the parts; `forget_device` ends a device's stream and drops its partial uploads."""
         self._database = database
         self._blobs = blobs
         self._coordinator = coordinator
@@ -74,7 +74,7 @@ class DeletionService:
         return deleted
 
     def delete_device(self, name: str, device: str, *, dry_run: bool) -> Counts:
-        """Delete a device with everything that it said, sent and measured; it is revoked first.
+        """Delete a device with its reports, uploads and scores; it is revoked first.
 
         Raises:
             NotFoundError: if there is no such device.

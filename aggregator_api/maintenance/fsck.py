@@ -1,4 +1,4 @@
-"""Whether what the server keeps is whole: the database, every blob that its rows need, open rounds, partial uploads.
+"""Checks the integrity of the server's data: the database, every blob that it needs, open rounds, partial uploads.
 
 It reads, and changes nothing unless it is told to repair; and then only what costs nobody anything: uploads that
 cannot be resumed (their devices send them again), and rights of others on private files.
@@ -240,7 +240,7 @@ def _named(session: Session, sha256: str) -> tuple[str, str]:
 
 
 def _uploads(session: Session, folder: Path, *, repair: bool) -> Iterator[FsckResult]:
-    """Look at half-received updates; one that nobody can resume does no harm, and may be deleted."""
+    """Check partial uploads; one that can't be resumed is harmless, and may be deleted."""
     going, useless, federations = 0, [], set(session.scalars(select(FederationRow.name)))
     for described in sorted({path.with_suffix(".json") for kind in _PARTS for path in folder.glob(f"*/*/*{kind}")}):
         try:

@@ -1,4 +1,4 @@
-"""Bringing a server back from a backup: everything is copied into an empty place, and a new epoch begins.
+"""Restores a server from a backup: copies everything into an empty place, and begins a new epoch.
 
 Without the epoch the devices, which have gone on since the backup, would neither train for the server nor believe it.
 """
@@ -27,7 +27,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class RestoreResult(NamedTuple):
-    """What came back: the epoch that began, how many blobs were copied, and what has ended since the backup."""
+    """A restore's result: the new epoch, the number of copied blobs, and the access that ended since the backup."""
 
     epoch: int
     blobs: int
@@ -35,7 +35,7 @@ class RestoreResult(NamedTuple):
 
 
 class NewEpoch(NamedTuple):
-    """The epoch that began on a database, and what has ended since it was copied."""
+    """A new epoch on a database, and the access that ended since it was copied."""
 
     epoch: int
     replayed: ReplayResult

@@ -1,4 +1,4 @@
-"""What a restored database must not forget: the ends of accesses that came after the backup, from the ledger.
+"""Replays the ledger on a restored database: access that ended after the backup.
 
 Without the ledger nobody can tell which keys, tokens and devices of the backup still hold: all of them are held until
 an operator confirms each.
@@ -72,7 +72,7 @@ def catch_up(database: Database, ledger: Ledger) -> None:
 
 
 def replay(session: Session, ledger: Ledger) -> ReplayResult:
-    """End again what has ended since a backup, inside the caller's transaction; without the ledger hold everything.
+    """Revoke again what ended since a backup, inside the caller's transaction; without the ledger, hold everything.
 
     Browsers' sessions end in any case: they are younger than a day, and a login brings another.
     """

@@ -1,4 +1,4 @@
-"""What an operator should look at: of the server, and of each federation."""
+"""What needs the operator's attention, for the server and each federation."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from gaitway.threads import thread_failures
 
 DAY_S = 86_400.0
 EXPIRY_WARNING_S = 30 * DAY_S
-"""A certificate or a key that ends sooner is told of."""
+"""Remaining validity below which a certificate or key is reported."""
 QUARANTINE_WARNING_S = DAY_S
 MAX_NAMED = 3
-"""Updates in quarantine are told of for so long."""
+"""Time for which quarantined updates are reported."""
 ADVICE = {
     NO_BROKER: ": only devices that speak HTTP can take part until it is. The server's log says what it tries; "
     "`python -m aggregator_api broker` starts a small broker for trials"
 }
-"""What to do about a problem that readiness tells everybody of."""
+"""Advice for problems in the public readiness check."""
 Level = Literal["error", "warning", "note"]
 
 
@@ -106,7 +106,7 @@ def of_federation(session: Session, row: FederationRow, now: float | None = None
 
 
 def worst_first(found: list[AttentionItem]) -> list[AttentionItem]:
-    """Sort by level; what is as bad stays in its order."""
+    """Sort by level, keeping the order within each level."""
     order: dict[Level, int] = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda item: order[item.level])
 

@@ -1,4 +1,4 @@
-"""Notifications on their way out: the message, and the channels that carry it (webhook, e-mail)."""
+"""Outgoing notifications: the message, and its channels (webhook, e-mail)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_MESSAGE_CHARS = 2000
 
 
 class Notification(NamedTuple):
-    """What needs attention: `thing` in `state`, told once; `federation` is empty for what is the server's."""
+    """A notification of `thing` in `state`, sent once; `federation` is empty for the server."""
 
     level: str
     message: str
@@ -99,7 +99,7 @@ def read_template(file: Path | None, form: Literal["json", "text"]) -> Template 
 
 
 def write(notification: Notification, template: Template | None, form: Literal["json", "text"]) -> bytes:
-    """Write a POST's body; in JSON what is filled in is escaped, so that no message can end its string."""
+    """Write a POST's body; values in JSON are escaped, so that a message can't end its string."""
     values = notification.values()
     if template is None:
         return (json.dumps(values, ensure_ascii=False) if form == "json" else notification.message).encode()
@@ -125,7 +125,7 @@ class NotificationChannel(Protocol):
     name: str
 
     def deliver(self, notification: Notification) -> DeliveryResult:
-        """Try once, and say what came of it."""
+        """Try once, and return the result."""
 
 
 def channels_of(settings: Settings) -> list[NotificationChannel]:

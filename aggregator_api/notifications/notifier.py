@@ -1,4 +1,4 @@
-"""What was told, and to whom: entries of the audit, written before the telling, so that nothing is told twice.
+"""Sends notifications once: each is recorded in the audit log before it is sent.
 
 A process that dies between the entry and the delivery has told nothing, and nobody tells it again: at most once. What
 is known to have failed is told again later; the receiver knows a repetition by its delivery's name.
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 
 SEND, FAIL, RESOLVE = "notifications.send", "notifications.fail", "notifications.resolve"
 RANKS = {"error": 0, "warning": 1, "note": 2}
-"""How urgent a state is: what has become worse is told again, what has become better is not."""
+"""Urgency of a state: a worse state is sent again, a better one isn't."""
 Key = tuple[str, str]
 """A federation, or '', and the thing."""
 
 
 class Told:
-    """Which state of each thing one channel has told; read from the audit, which other processes write too."""
+    """The state of each thing that a channel has sent, from the audit log, which other processes write too."""
 
     def __init__(self, channel: str) -> None:
         self._channel = channel
@@ -62,16 +62,16 @@ class Told:
                 self._states.pop((row.federation, thing), None)
 
     def is_news(self, key: Key, state: str) -> bool:
-        """Whether nothing as urgent was told of the thing since it began."""
+        """Whether nothing as urgent was sent about the thing since it began."""
         known_state = self._states.get(key)
         return known_state is None or RANKS[state] < RANKS.get(known_state, 0)
 
     def keys(self) -> list[Key]:
-        """Return the things that were told and are not over."""
+        """Return the sent, unresolved things."""
         return list(self._states)
 
     def claim(self, session: Session, key: Key, state: str) -> bool:
-        """Note, in the caller's writing transaction, that it is told now; false if another process has told it."""
+        """Record a notification in the caller's writing transaction; return False if another process has sent it."""
         self.read_on(session)
         if not self.is_news(key, state):
             return False
@@ -79,11 +79,11 @@ class Told:
         return True
 
     def fail(self, session: Session, key: Key, state: str) -> None:
-        """Note that nobody took it."""
+        """Record that the delivery failed."""
         self._record(session, FAIL, key, state)
 
     def resolve(self, session: Session, key: Key) -> None:
-        """Note that it is over: when it begins again, it is told again."""
+        """Record that it is resolved, so that it is sent again when it recurs."""
         self._record(session, RESOLVE, key, self._states.get(key, "-"))
 
     def _record(self, session: Session, action: str, key: Key, state: str) -> None:
@@ -94,11 +94,11 @@ class Told:
 
 PERIOD_S = 20.0
 HOLD_S = 60.0
-"""What lasts for less is not told: a broker that restarts."""
+"""Minimum duration of a problem before it is sent, such as a restarting broker's."""
 RESOLVE_S = 600.0
-"""What is gone for so long is over; when it comes again, it is told again."""
+"""Time after which a vanished problem is resolved; it is sent again when it recurs."""
 RETRY_S = 900.0
-"""After every attempt has failed, all begin anew."""
+"""Pause after all attempts failed, before they start again."""
 FIRST_PAUSE_S, PAUSE_FACTOR = 2.0, 4.0
 MAX_PER_HOUR = 30
 STOP_S = 2.0
@@ -183,7 +183,7 @@ class Notifier:
             self.stopped.wait(PERIOD_S)
 
     def look(self, now: float) -> None:
-        """Tell what has needed attention for long enough and was not told yet; note what is over."""
+        """Send what has needed attention for long enough and wasn't sent yet; record what is resolved."""
         with self._database.read() as session:
             self._told.read_on(session)
             federations = [name for name in session.scalars(select(FederationRow.name)) if self._leadership.leads(name)]
@@ -195,7 +195,7 @@ class Notifier:
                 self._tell(key, items, now)
 
     def _found(self, session: Session, federations: Iterable[str], now: float) -> dict[Key, list[AttentionItem]]:
-        """Return what is urgent enough by federation and thing, the worst first."""
+        """Return the problems that are urgent enough by federation and thing, worst first."""
         items = attention.of_server(session, self._readiness, now)
         for row in session.scalars(select(FederationRow).where(FederationRow.name.in_(federations))):
             items += attention.of_federation(session, row, now)

@@ -1,1 +1,1 @@
-"""What keeps a server running: its metrics, its health, and which of several instances leads."""
+"""Operation of a server: its metrics, its health, and leadership among several instances."""

@@ -1,4 +1,4 @@
-"""What this process counts and times, for the metrics, the audit log and the operator: deliveries, refusals, durations.
+"""This process's counters and timings, for metrics, the audit log and the operator: deliveries, refusals, durations.
 
 Refused requests in the audit: what comes without a good key as one entry an address and minute, with its count.
 So whoever tries keys or passwords leaves a trace, and neither fills the disk nor makes writers wait: of each minute
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class FailedDelivery(NamedTuple):
-    """The last notification of a channel, which nobody took."""
+    """A channel's last failed notification."""
 
     channel: str
     reason: str
@@ -80,7 +80,7 @@ class _Repeats:
 
 
 class RefusalLog:
-    """Counts what is refused, and writes it down."""
+    """Counts refusals, and writes them to the audit log."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Whether the server is healthy, and when its certificates and keys end.
+"""The server's health, and the expiry of its certificates and keys.
 
 What ends on a day that is known before: certificates, API keys, enrolment tokens, signatures; and the last backup.
 Times are Unix seconds, so that an alert is `… - time() < 14 * 86400`. What does not exist has no sample.
@@ -59,7 +59,7 @@ class MessageQueue(Protocol):
 
 
 class Readiness:
-    """Says what does not work: to anybody who asks, so without addresses, paths and the database's own words."""
+    """The public readiness check, which shows no addresses, paths or database messages."""
 
     def __init__(
         self, settings: Settings, database: Database, blobs: BlobStore, broker: BrokerHealth, messages: MessageQueue

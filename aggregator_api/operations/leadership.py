@@ -1,4 +1,4 @@
-"""Which of several server processes leads: leases in the database, and what a leader does.
+"""Leadership among several server processes: leases in the database, and the leader's work.
 
 One server process drives each federation, until its lease runs out. A lease is a row with a holder and an expiry by the
 database's clock, so that the processes' own clocks do not matter. A lease that runs out later than any process would
@@ -72,7 +72,7 @@ class Leases:
         self._farthest = {"farthest_s": max(60.0, MAX_LEASE_FACTOR * lease_s)}
 
     def take(self) -> dict[str, int]:
-        """Renew what is held and take what is free or has run out; return those held, with their notifications."""
+        """Renew held leases and take free or expired ones; return the held ones, with their notifications."""
         with self._engine.begin() as connection:
             connection.execute(_ROWS)
         with self._engine.begin() as connection:
@@ -94,14 +94,14 @@ class Leases:
             connection.execute(_NOTIFY, {"name": name})
 
     def release(self) -> None:
-        """Let others take what is held, at once."""
+        """Release all held leases immediately."""
         with self._engine.begin() as connection:
             connection.execute(_RELEASE, self._holder)
 
 
 POLL_S = 0.5
 RENEWALS = 4
-"""A lease is renewed so many times before it would run out."""
+"""Number of renewals of a lease before it would expire."""
 
 
 class Leadership(Protocol):
@@ -137,7 +137,7 @@ class SoleLeadership:
         return True
 
     def notify(self, name: str) -> None:
-        """Tell nobody: there is nobody else."""
+        """Do nothing: there is no other process."""
 
     def start(self) -> None:
         """Take nothing: everything is its own."""
@@ -150,7 +150,7 @@ class SoleLeadership:
 
 
 class LeaseLeadership:
-    """Takes and renews leases in a thread of its own, and calls back about what was gained, changed or notified.
+    """Takes and renews leases in a separate thread, with callbacks for gained and changed leases and notifications.
 
     `is_healthy`: whether this process could do the work now; one that could not lets its leases run out. The callbacks
     run on that thread, with no lock held.
@@ -185,7 +185,7 @@ class LeaseLeadership:
         return frozenset(name for name in self._seen if self.leads(name))
 
     def start(self) -> None:
-        """Take what is free now, and continue in the background."""
+        """Take free leases now, and continue in the background."""
         self._guarded(self.poll)
         self._thread.start()
 

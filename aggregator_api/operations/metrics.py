@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics: figures of this process, and figures of the database as they stand.
+"""Prometheus metrics at /metrics: this process's figures, and current figures of the database.
 
 Rounds and updates are counted from the journal and the updates' rows, which survive a restart and are the same from
 every process that shares the database; each scrape reads only the rows that are new.
@@ -154,7 +154,7 @@ class ServerCollector:
 
 
 class DatabaseCollector:
-    """How the federations stand, and what has happened since they were created."""
+    """Metrics of the federations' state and history."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,1 +1,1 @@
-"""Released models: waves, what devices make of them, and what an operator decides."""
+"""Released models: waves, devices' results, and the operator's decisions."""

@@ -1,4 +1,4 @@
-"""What devices have measured of two versions, paired: each device's mean score of either, on its own holdout."""
+"""Devices' paired scores of two versions: each device's mean score of both, on its own holdout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAY_MEASURE = ("open", "approved")
 
 
 def compare(session: Session, federation: FederationRow, new: int, old: int | None) -> VersionComparison:
-    """Compare a version with another, by their rows' ids; with none it is only counted who has measured it.
+    """Compare a version with another, by their rows' ids; with None, only count the devices that scored it.
 
     Devices measure a version when they get it to train from, when they judge it, and in its rollout.
     """

@@ -1,4 +1,4 @@
-"""The names of models follow what devices have measured: `stable` moves by itself, any other when an operator asks.
+"""Moves models' names by devices' scores: `stable` automatically, any other on an operator's request.
 
 `latest` is what rounds start from, and every round moves it. `stable` follows once enough devices have measured a newer
 version and it is not worse, as `federation.rounds.promotion` decides; `previous` is the version that it named before.
@@ -49,7 +49,7 @@ def settings_of(federation: FederationRow) -> PromotionSettings:
 def verdict_of(
     session: Session, federation: FederationRow, new: ModelVersionRow, old: ModelVersionRow | None
 ) -> PromotionVerdict:
-    """Say what devices have measured of a version, beside the one that it would replace."""
+    """Return devices' verdict on a version compared with the one that it would replace."""
     return _examined(session, federation, new, old).verdict
 
 
@@ -90,7 +90,7 @@ def move_by_operator(
 
 
 def promote(session: Session, federation: FederationRow) -> None:
-    """Move `stable` to the newest version that is measured to be as good, and note why not further, and what is worse.
+    """Move `stable` to the newest version that scores as well, and record why not further, and regressions.
 
     It works inside the caller's transaction, and changes nothing where nothing has changed.
     """
@@ -198,7 +198,7 @@ def _note_regression(session: Session, federation: FederationRow, candidates: li
 
 
 def _regressions(session: Session, federation: FederationRow, candidates: list[PromotionCandidate]) -> list[str]:
-    """Say what is measured to be worse than what was before it."""
+    """Return the versions that score worse than their predecessors."""
     found = []
     present, before = (named_version(session, federation, alias) for alias in ("stable", "previous"))
     if present is not None and before is not None and present.id != before.id:

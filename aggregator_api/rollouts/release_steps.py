@@ -1,4 +1,4 @@
-"""What an operator must know before a version is promoted, rolled out or taken back: gates, and what happens when.
+"""What an operator must know before promoting, releasing or rolling back a version: gates, and the steps that follow.
 
 The gates ask what the services ask that carry it out (`promotion`, `transitions`): what is shown is what they decide.
 """
@@ -20,7 +20,7 @@ from federation.rounds.rollout import AdoptionAnswer, RolloutPhase, wave_size
 
 
 class ReleaseGate(NamedTuple):
-    """A condition: whether it is met, why in words, and whether an operator's reason can stand in for it."""
+    """A condition: whether it is met, the explanation, and whether an operator's reason can override it."""
 
     name: str
     is_met: bool
@@ -29,14 +29,14 @@ class ReleaseGate(NamedTuple):
 
 
 class ReleaseStep(NamedTuple):
-    """Something that will happen, and when: `after_s` from now at the soonest, None where nobody knows."""
+    """A future step: `after_s` from now at the earliest, None if unknown."""
 
     after_s: float | None
     message: str
 
 
 class Withdrawal(NamedTuple):
-    """The rollout that gives a version to devices, and what they have without it."""
+    """The rollout that releases a version to devices, and what they use without it."""
 
     rollout: int
     devices: int

@@ -1,4 +1,4 @@
-"""The threads that move releases on and judge promotions."""
+"""The threads that advance rollouts and evaluate promotions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FederationDriver(Protocol):
 
 
 class AnnouncedOrders(Protocol):
-    """What was said to devices."""
+    """The orders announced to devices."""
 
     def announced_order(self, name: str) -> int | None:
         """Return the serial of the order about releases that this process has announced last."""

@@ -1,4 +1,4 @@
-"""Scores as rows: what devices measured in rounds, and of the versions that they adopted.
+"""Scores as rows: devices' scores in rounds, and of the versions that they adopted.
 
 They are added up in the transaction that stores a report.
 A device reports the figures of its task under the task's own names: `{metric}_before` of the model that it received,

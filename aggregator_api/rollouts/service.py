@@ -1,4 +1,4 @@
-"""What an operator does with rollouts: schedules of waves to choose from; start, pause, resume, halt.
+"""An operator's actions on rollouts: choose a schedule of waves; start, pause, resume, halt.
 
 A device judges a model on its own holdout within minutes of hearing of it, so a wave needs no longer than that to tell
 a model that works from one that does not; what only shows in use takes longer, which is what the careful one is for.
@@ -148,7 +148,7 @@ class RolloutService:
         self._transition(name, number, Paused())
 
     def resume(self, name: str, number: int) -> None:
-        """Resume a paused rollout; its present wave begins anew."""
+        """Resume a paused rollout; its current wave starts again."""
         self._transition(name, number, Resumed(self._clock()))
 
     def halt(self, name: str, number: int) -> None:
@@ -197,7 +197,7 @@ def begin(session: Session, federation: FederationRow, new: NewRollout, now: flo
 
 
 def move(session: Session, federation: FederationRow, number: int, event: Event, now: float) -> bool:
-    """Pause, resume or halt a rollout inside the caller's transaction; returns whether devices must be told.
+    """Pause, resume or halt a rollout inside the caller's transaction; return whether to notify devices.
 
     Raises:
         NotFoundError: if there is no such rollout.

@@ -1,4 +1,4 @@
-"""Where a round's heavy tensor work is done: in this process, or in a worker that goes by the names of blobs.
+"""Runs a round's heavy tensor work in this process, or in a worker that gets the names of blobs.
 
 A worker is a process of its own (`python -m aggregator_api.rounds.aggregation_worker`), so that the server answers
 while it computes, and so that what kills it (memory, above all) does not kill the server. Jobs and results are one

@@ -1,4 +1,4 @@
-"""The worker process of aggregations: reads jobs from its input, a line of JSON each, and answers each with a line.
+"""The worker process of aggregations: reads jobs as JSON lines from its input, and answers each with a line.
 
 `python -m aggregator_api.rounds.aggregation_worker` starts it.
 It ends with its input. It holds no state between jobs, writes nothing but blobs, and may be killed at any time.

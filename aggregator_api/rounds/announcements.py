@@ -1,4 +1,4 @@
-"""What a federation says, retained: the announcement to all, and each device's invitation.
+"""A federation's retained messages: the announcement to all, and each device's invitation.
 
 Both are made from its rows alone, so that they can be made again at any time.
 """
@@ -49,7 +49,7 @@ _STATE_OF_PHASE = {
 
 
 class Publisher(Protocol):
-    """Sends messages; it returns at once, and sends what it holds after a reconnect."""
+    """Sends messages without waiting, and sends queued ones after a reconnect."""
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """Send a message with QoS 1."""
@@ -78,7 +78,7 @@ class Announcer:
         self._publish(topics.announce(name), Kind.ANNOUNCEMENT, name, "", message, retain=True)
 
     def retained_for(self, session: Session, federation: FederationRow, device: str) -> list[tuple[Kind, bytes]]:
-        """Return, signed, what is retained for one device alone, as its rows have it: an invitation, an offer."""
+        """Return one device's signed retained messages from its rows: an invitation, an offer."""
         name = federation.name
         invited = [(Kind.INVITATION, message) for _, message in invitations(session, federation, device)]
         offered = [(Kind.OFFER, message) for _, message in transitions.offers(session, federation, device)]
@@ -97,7 +97,7 @@ class Announcer:
         return self._orders.get(name)
 
     def renewal_is_due(self) -> bool:
-        """Say once per half lifetime that everything must be announced again."""
+        """Return True once per half lifetime, when everything must be announced again."""
         return self._signer.renewal_is_due()
 
     def _publish(

@@ -1,4 +1,4 @@
-"""The slow parts of a round, outside of the coordinator's lock: each client's own broadcast, and the aggregate.
+"""The slow parts of a round, outside the coordinator's lock: clients' own broadcasts, and the aggregate.
 
 They read rows, compute, and hand the result to the coordinator, which checks that it is still wanted.
 """
@@ -40,7 +40,7 @@ RETRY_S = 1.0
 
 
 class Owner(Protocol):
-    """Who wants the work done, and takes what comes of it."""
+    """The owner of a job, which takes its result."""
 
     def contract(self, federation: FederationRow) -> Contract:
         """Return what a federation accepts."""

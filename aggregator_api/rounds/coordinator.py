@@ -203,7 +203,7 @@ class Coordinator:
         *,
         may_pause: bool = True,
     ) -> Step:
-        """Apply an event about a device to the open round, as `transition` does, from what is known of both."""
+        """Apply an event about a device to the open round, like `transition`, from both rows."""
         result = step(self._contracts[federation.name].plan.rounds, now.round, event, now.status)
         repositories.write_round(session, federation, now.id, now.round, result.round)
         if result.status is not None:
@@ -320,7 +320,7 @@ class Coordinator:
             self.execute(name, result.actions)
 
     def _follow_clock(self) -> None:
-        """Where the machine's clock was set: nobody loses or gains time, and who is gone is looked for anew."""
+        """After a clock change, keep all remaining times, and check again which devices are gone."""
         with self.lock:
             leap_s = self._clock.leap_s()
             if not leap_s:

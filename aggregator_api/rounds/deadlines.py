@@ -1,4 +1,4 @@
-"""The steady clock of rounds, and their deadlines.
+"""The monotonic clock of rounds, and their deadlines.
 
 Time for deadlines and waits: it runs evenly while the machine's clock is set, as by NTP after a start.
 Deadlines are kept in SQL as Unix times, which a person reads and another process understands. So the rows of open
@@ -59,7 +59,7 @@ class SteadyClock:
 
 
 def deadlines_passed(session: Session, now: float) -> list[str]:
-    """Return the federations whose open round is over its deadline and has not been told."""
+    """Return the federations whose open round has passed its deadline without an event yet."""
     query = (
         select(FederationRow.name)
         .join(RoundRow, RoundRow.federation_id == FederationRow.id)

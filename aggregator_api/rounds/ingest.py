@@ -1,4 +1,4 @@
-"""What devices publish: statuses and uploads, from the topic to the durable update and its acknowledgement.
+"""Handles devices' messages: statuses and uploads, from the topic to the durable update and its acknowledgement.
 
 Nothing here raises for what a device sent: it is refused with a reason, or it is ignored and logged.
 """

@@ -1,4 +1,4 @@
-"""How a round comes to be: its cohort is drawn, and updates that waited for it are handed to it."""
+"""Opens rounds: draws the cohort, and assigns waiting updates."""
 
 from __future__ import annotations
 

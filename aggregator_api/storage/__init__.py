@@ -1,1 +1,1 @@
-"""What the server keeps on its disk, and how it comes back: epochs, backups, restores, checks."""
+"""The server's storage: the database, blobs, epochs, the ledger and checks."""

@@ -1,4 +1,4 @@
-"""Models and broadcasts as blobs: written for each client, read again, and verified on their way to devices."""
+"""Models and broadcasts as blobs: written for each client, and verified before they are sent to devices."""
 
 from __future__ import annotations
 

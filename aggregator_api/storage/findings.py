@@ -1,4 +1,4 @@
-"""Findings of a check of what the server keeps: damaged rows, and sums that are not their devices'.
+"""Checks for damaged rows, and for sums that don't match their devices.
 
 The sums of a continuous federation's newest version must be those of its rows.
 In the clear they are added up again from devices' blobs and compared bit for bit. Of a secure sum single devices' sums

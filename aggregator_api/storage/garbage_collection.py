@@ -1,4 +1,4 @@
-"""Removing blobs that no row refers to any more.
+"""Removes blobs that no row refers to.
 
 Kept are: the state and the broadcast of every model version that was not deleted, the network of a federation below the
 head, what the devices of open rounds get, what all members of a secure sum are told, and every update that is deferred,

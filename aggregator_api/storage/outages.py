@@ -1,4 +1,4 @@
-"""When the store can't be used (a full disk, a database that is away, locked or busy), and the lock on its folder."""
+"""Detects an unusable store (a full disk, an unavailable, locked or busy database), and locks its folder."""
 
 from __future__ import annotations
 

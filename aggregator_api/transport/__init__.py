@@ -1,1 +1,1 @@
-"""How devices reach the server: MQTT, and HTTP for phones."""
+"""Transports between devices and server: MQTT, and HTTP for phones."""

@@ -1,4 +1,4 @@
-"""What the commands share: the config option, errors in words, the state and the windows of a device."""
+"""What the commands share: the config option, error messages, and a device's state and windows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ConfigOption = Annotated[Path, typer.Option(help="The device's TOML file; write 
 
 @contextmanager
 def cli_errors() -> Iterator[None]:
-    """Turn an expected error into a red line and an exit code, see `refused`."""
+    """Turn an expected error into a red line and an exit code; see `refused`."""
     try:
         yield
     except (AgentError, OSError) as error:
@@ -32,14 +32,14 @@ def cli_errors() -> Iterator[None]:
 
 
 def refused(error: AgentError | OSError) -> typer.Exit:
-    """Say why the program ends; the exit code is 2 where a setting, a file or an argument is wrong, else 1."""
+    """Print an error and end the program; the exit code is 2 for a wrong setting, file or argument, else 1."""
     print_error(str(error))
     return typer.Exit(ExitCode.REFUSED if isinstance(error, ConfigError | LabelError) else ExitCode.FAILED)
 
 
 @contextmanager
 def open_state(config: Path) -> Iterator[tuple[Config, StateStore]]:
-    """Open what the device that a config file describes has kept; also while its agent runs.
+    """Open the stored state of a config file's device; works while its agent runs.
 
     Raises:
         AgentError: if it has not run yet.
@@ -47,21 +47,21 @@ def open_state(config: Path) -> Iterator[tuple[Config, StateStore]]:
     settings = load(config)
     folder = settings.agent.data_dir
     if not (folder / state_store.FILE_NAME).is_file():
-        raise AgentError(f"{folder} holds no device yet; start it with `python -m edge_agent run`")
+        raise AgentError(f"{folder} contains no device yet; start it with `python -m edge_agent run`")
     with closing(StateStore(folder)) as store:
         yield settings, store
 
 
 @contextmanager
 def open_windows(config: Path) -> Iterator[WindowStore]:
-    """Open the windows of the device that a config file describes; also while its agent runs.
+    """Open the windows of a config file's device; works while its agent runs.
 
     Raises:
         AgentError: if there are none yet.
     """
     folder = load(config).agent.data_dir
     if not (folder / window_store.FILE_NAME).is_file():
-        raise AgentError(f"{folder} holds no windows yet; start the device with `python -m edge_agent run`")
+        raise AgentError(f"{folder} contains no windows yet; start the device with `python -m edge_agent run`")
     with closing(WindowStore(folder)) as store:
         yield store
 
@@ -73,10 +73,10 @@ EXPECTED = "expected 14:30, 14:30:15, 2026-11-21T14:30, or seconds since 1970"
 
 
 def moment(text: str, now: datetime) -> float:
-    """Return seconds since 1970; a time without a date is today's, one without a zone is this device's.
+    """Return seconds since 1970; the default date is today, and the default zone is the device's.
 
     Raises:
-        LabelError: if it is no time.
+        LabelError: if it isn't a time.
     """
     text = text.strip()
     if re.fullmatch(r"\d{9,11}(\.\d+)?", text):
@@ -86,7 +86,7 @@ def moment(text: str, now: datetime) -> float:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise LabelError(f"{text!r} is no time; {EXPECTED}") from error
+        raise LabelError(f"{text!r} isn't a time; {EXPECTED}") from error
     return found.timestamp()
 
 
@@ -98,12 +98,12 @@ def duration_s(text: str) -> float:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|)\s*", text)
     if not match:
-        raise LabelError(f"{text!r} is no duration; expected 90s, 10m, 2h or 1d")
+        raise LabelError(f"{text!r} isn't a duration; expected 90s, 10m, 2h or 1d")
     return float(match[1]) * UNITS[match[2]]
 
 
 def shown(time_s: float) -> str:
-    """Write a time for a person, on this device's clock; one before 2000 is none."""
+    """Format a time for display, in this device's time zone; one before 2000 isn't a date."""
     if time_s < YEAR_2000_S:
         return NO_DATE
     return datetime.fromtimestamp(time_s).isoformat(sep=" ", timespec="seconds")

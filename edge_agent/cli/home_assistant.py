@@ -1,4 +1,4 @@
-"""`python -m edge_agent home-assistant on` and `off`: whether Home Assistant is told what the device recognizes."""
+"""`python -m edge_agent home-assistant on` and `off`: whether recognized activities are reported to Home Assistant."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ REMOVE_S = 10.0
 POLL_S = 0.1
 
 app = CommandLine(
-    help="Tell a Home Assistant in the same home, or nobody, what is recognized.",
+    help="Turn reports of recognized activities to Home Assistant on or off.",
     rich_markup_mode="markdown",
 )
 
 
 @app.command()
 def off(config: ConfigOption) -> None:
-    """Remove the device from Home Assistant, and tell it nothing until `on`: the broker forgets what it retains.
+    """Remove the device and its retained messages from Home Assistant, and report nothing until `on`.
 
     Example: python -m edge_agent home-assistant off --config agent.toml
     """
@@ -35,12 +35,12 @@ def off(config: ConfigOption) -> None:
         count = len(noted_topics(store))
         if count:
             _remove(settings, store)
-    typer.echo(f"Home Assistant is told nothing; {count} retained messages were removed from its broker.")
+    typer.echo(f"Reports to Home Assistant are off; {count} retained messages were removed from its broker.")
 
 
 @app.command()
 def on(config: ConfigOption) -> None:
-    """Tell Home Assistant again, as [home_assistant] says.
+    """Report to Home Assistant again, as [home_assistant] specifies.
 
     Example: python -m edge_agent home-assistant on --config agent.toml
     """
@@ -51,14 +51,14 @@ def on(config: ConfigOption) -> None:
         running = is_locked(store)
     place = settings.home_assistant.place
     when = "within a second" if running else "when the agent runs"
-    typer.echo(f"Home Assistant is told at {place.host}:{place.port} {when}." if place else "")
+    typer.echo(f"Reports to Home Assistant at {place.host}:{place.port} start {when}." if place else "")
 
 
 def _remove(settings: Config, store: StateStore) -> None:
-    """Have the running agent remove what is retained, or do it here where none runs.
+    """Have the running agent remove retained messages, or remove them here if none runs.
 
     Raises:
-        AgentError: if it is not removed within `REMOVE_S`.
+        AgentError: if they aren't removed within `REMOVE_S`.
     """
     me = settings.agent
     home = None
@@ -72,8 +72,8 @@ def _remove(settings: Config, store: StateStore) -> None:
             if time.monotonic() > until:
                 why = f": {home.problem}" if home is not None and home.problem else ""
                 raise AgentError(
-                    f"Home Assistant's broker has not removed this device within {REMOVE_S:.0f} s{why}. It is told "
-                    "nothing any more; ask again once its broker is there"
+                    f"Home Assistant's broker has not removed this device within {REMOVE_S:.0f} s{why}. Nothing is "
+                    f"reported any more; run this again when its broker is reachable"
                 )
             time.sleep(POLL_S)
     finally:

@@ -1,4 +1,4 @@
-"""`python -m edge_agent privacy`, `withdraw` and `take-part`: what the person at the device requires, and agrees to."""
+"""`python -m edge_agent privacy`, `withdraw` and `take-part`: the privacy that the device's user requires."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from federation.privacy.promises import describe_promises
 def privacy(
     config: ConfigOption,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Require no more than what the refused plan promises, from now on.")
+        bool, typer.Option("--accept", help="Accept the refused plan: from now on require only what it promises.")
     ] = False,
 ) -> dict[str, Any]:
-    """Show what this device requires before it takes part, and accept a plan that promises less.
+    """Show the privacy that this device requires, and accept a plan that promises less.
 
-    What the server promised when this device enrolled is pinned: a plan that promises less is refused. [privacy]
-    require in the config file asks for more, or for less.
+    The server's promise at this device's enrolment is pinned: a plan that promises less is refused. [privacy] require
+    in the config file can demand more, or less.
 
     Example: python -m edge_agent privacy --config agent.toml
     """
@@ -35,22 +35,22 @@ def privacy(
             accepted = describe_promises(accept_refused_plan(store, requires))
             typer.echo(f"Accepted: {accepted}")
             if not is_locked(store):
-                typer.echo("The agent does not run now: it takes part again when it runs.")
+                typer.echo("The agent isn't running; it takes part again when it runs.")
             return {"accepted": accepted}
         key = public_key_text(store.folder) if has_key(store.folder) else None
         if key:
             typer.echo(f"This device's key: {key}")
         required = describe_privacy(store, requires)
-        for line in required or ["Nothing is required yet: this device has heard no plan."]:
+        for line in required or ["Nothing is required yet, because this device hasn't received a plan."]:
             typer.echo(line)
     return {"key": key, "required": required}
 
 
 def withdraw_device(config: ConfigOption) -> None:
-    """Take what this device has sent out of its federation, and send nothing until `take-part`.
+    """Remove what this device has sent from its federation, and send nothing until `take-part`.
 
-    The server's next version is bit for bit that of a federation which never had this device. The request is kept and
-    repeated until the server confirms it; `status` says so. Models, windows and labels on the device stay.
+    The server's next version is bit for bit the one of a federation without this device. The request is repeated until
+    the server confirms it; `status` shows this. Models, windows and labels on the device stay.
 
     Example: python -m edge_agent withdraw --config agent.toml
     """
@@ -58,7 +58,7 @@ def withdraw_device(config: ConfigOption) -> None:
 
 
 def take_part_again(config: ConfigOption) -> None:
-    """Let a device that was withdrawn take part again.
+    """Let a withdrawn device take part again.
 
     Example: python -m edge_agent take-part --config agent.toml
     """
@@ -69,4 +69,4 @@ def _wish(config: Path, change: Callable[[StateStore], Participation]) -> None:
     with cli_errors(), open_state(config) as (_, store):
         typer.echo(change(store).words)
         if not is_locked(store):
-            typer.echo("The agent does not run now: the server learns of it when it runs again.")
+            typer.echo("The agent isn't running; the server is told when it runs again.")

@@ -27,11 +27,11 @@ from gaitway.logs import JsonLines
 def run(
     config: ConfigOption,
     until_finished: Annotated[
-        bool, typer.Option("--until-finished", help="Leave once the federation is over and its model was judged.")
+        bool, typer.Option("--until-finished", help="Exit when the federation has ended and its model was evaluated.")
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Leave after one round.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit after one round.")] = False,
 ) -> None:
-    """Connect and take part until told to stop (Ctrl-C or SIGTERM); a restart goes on where the last run was.
+    """Connect and take part until stopped (Ctrl-C or SIGTERM); a restart resumes where the last run ended.
 
     Example: python -m edge_agent run --config agent.toml --until-finished
     """
@@ -40,8 +40,8 @@ def run(
         settings = load(config)
         _log(settings.agent)
         require_folder(settings.agent.data_dir)
-        known = credentials_for(settings)  # claimed here, where the operator has approved the device meanwhile
-        login(settings.broker, known, settings.agent.device)  # a password's file that is missing is said now, not later
+        known = credentials_for(settings)  # claimed here if the operator approved the device in the meantime
+        login(settings.broker, known, settings.agent.device)  # report a missing password file now, not later
         if settings.server.transport == "mqtt":
             require_place(settings)
         supervisor = Supervisor.open(settings, until)

@@ -31,22 +31,23 @@ from gaitway.terminal import Console
 
 def enrol(
     config: ConfigOption,
-    server: Annotated[str | None, typer.Option(help="The server's base URL, if not that of the config.")] = None,
+    server: Annotated[str | None, typer.Option(help="The server's base URL (default: from the config).")] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with what the operator gave, a token or all of a QR code; - for standard input; or set "
-            "GAITWAY_ENROL_TOKEN."
+            help="File with the operator's token or a QR code's text; - for standard input; or set GAITWAY_ENROL_TOKEN."
         ),
     ] = None,
-    federation: Annotated[str | None, typer.Option(help="With --device and --server: writes the config, too.")] = None,
+    federation: Annotated[
+        str | None, typer.Option(help="The federation; with --device and --server, writes the config.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="This device's id.")] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the operator's approval.")] = 0,
 ) -> None:
-    """Make this device's key, show the operator's token to the server, and keep the credentials that it gives.
+    """Make this device's key, present the operator's token to the server, and store the credentials that it returns.
 
-    The token is never an argument: every user of a machine can read those. Where the operator approves devices by
-    hand, run it again without a token afterwards, or just start the agent. Exit code 3: not approved yet.
+    The token is never an argument, because every user of a machine can read those. If the operator approves devices by
+    hand, run this again without a token afterwards, or just start the agent. Exit code 3: not approved yet.
 
     Example: python -m edge_agent enrol --config agent.toml --server https://gaitway.example --token-file token
     --federation demo --device s01
@@ -79,7 +80,7 @@ def enrol(
     except (AgentError, OSError) as error:
         raise refused(error) from None
     if answer.credentials is None:
-        typer.echo(f"{who.device} is known to the server, and waits for the operator's approval")
+        typer.echo(f"{who.device} is known to the server and waits for the operator's approval")
         raise typer.Exit(ExitCode.PENDING)
     typer.echo(f"{who.device} is enrolled in {who.federation}; its credentials are in {who.folder}")
     with open_state(config) as (settings, store):
@@ -95,7 +96,7 @@ def _refuse_other(config: Path, names: Mapping[str, tuple[str, str | None]]) -> 
 
 
 def page_password() -> None:
-    """Ask for a password and print the line for [agent] that lets the device's page be opened with it.
+    """Ask for a password for the device's page, and print the line for [agent] that sets it.
 
     Example: python -m edge_agent page-password >> line.toml
     """

@@ -1,4 +1,4 @@
-"""`python -m edge_agent status`, `models` and `doctor`: what a device is doing, its models, and what could stop it."""
+"""`python -m edge_agent status`, `models` and `doctor`: a device's activity, its models, and its health."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gaitway.terminal import Console
 
 
 def status(config: ConfigOption) -> dict[str, Any]:
-    """Say what a device is doing, and show its rounds and model, from its data folder; also while it runs."""
+    """Show what a device is doing, its rounds and its model, from its data folder; works while it runs."""
     with cli_errors(), open_state(config) as (settings, store):
         found = _look(settings, store)
     console = Console()
@@ -48,7 +48,7 @@ def _look(config: Config, store: StateStore) -> dict[str, Any]:
 
 
 def _compared(found: dict[str, Any]) -> Table:
-    """Show the models that the device chooses among, on the same examples."""
+    """Show the device's candidate models, compared on the same examples."""
     table = Table(
         title=f"models on the same {found['windows']} held-out {found.get('noun', 'examples')}", title_justify="left"
     )
@@ -78,13 +78,13 @@ def _table(found: dict[str, Any]) -> Table:
 def models(
     config: ConfigOption,
     rollback: Annotated[
-        bool, typer.Option("--rollback", help="Use the good model before the present one; twice: as it was.")
+        bool, typer.Option("--rollback", help="Go back to the previous good model; twice: undo.")
     ] = False,
 ) -> dict[str, Any]:
-    """Show the good models that the device keeps, with their scores on its own holdout windows.
+    """Show the device's good models, with their scores on its holdout windows.
 
-    A running agent uses another model within a second of --rollback. The next model that passes the gate
-    replaces it as usual.
+    A running agent switches models within a second of --rollback. The next model that passes the gate replaces it as
+    usual.
 
     Example: python -m edge_agent models --config agent.toml --rollback
     """
@@ -133,9 +133,9 @@ def doctor(
     config: ConfigOption,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check config, clock, disk, memory, server, broker, sensors and the training process; say what to do.
+    """Check config, clock, disk, memory, server, broker, sensors and the training process, and suggest fixes.
 
-    Exit code 1 if anything fails, 0 if there are warnings only. A running agent is not disturbed.
+    Exit code 1 if anything fails, 0 if there are only warnings. A running agent isn't disturbed.
 
     Example: python -m edge_agent doctor --config agent.toml
     """

@@ -1,4 +1,4 @@
-"""`python -m edge_agent windows` and `label`: list, export, delete and label what the device has collected."""
+"""`python -m edge_agent windows` and `label`: list, export, delete and label the device's windows."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ DAY_S = 86_400.0
 
 
 class WindowOptions(NamedTuple):
-    """Which windows a command is about."""
+    """The windows that a command selects."""
 
     activity: Annotated[str | None, typer.Option(help="Only this activity.")] = None
-    unlabelled: Annotated[bool, typer.Option("--unlabelled", help="Only those without an activity.")] = False
+    unlabelled: Annotated[bool, typer.Option("--unlabelled", help="Only windows without an activity.")] = False
     from_: Annotated[str | None, typer.Option("--from", help="Only from this time on: 14:05, 2026-11-21T14:05.")] = None
     to: Annotated[str | None, typer.Option(help="Only before this time.")] = None
 
     def selection(self, now: datetime) -> Selection:
-        """Read its times, which may be of today.
+        """Parse the times.
 
         Raises:
             AgentError: if a time can't be read, or the options exclude each other.
@@ -72,13 +72,13 @@ def windows(
     config: ConfigOption,
     wanted: WindowOptions = ALL,
     export_to: Annotated[
-        Path | None, typer.Option("--export", help="Write them to this .npz file; without it they are only counted.")
+        Path | None, typer.Option("--export", help="Write the windows to this .npz file (default: only count them).")
     ] = None,
-    delete_them: Annotated[bool, typer.Option("--delete", help="Delete them for good.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --delete: do not ask.")] = False,
+    delete_them: Annotated[bool, typer.Option("--delete", help="Delete the windows permanently.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --delete: don't ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show how many windows of which activity are kept, from which days, and how much room they take.
+    """Show the stored windows by activity, with their days and size.
 
     Examples:
 
@@ -91,7 +91,7 @@ def windows(
     with cli_errors(), open_windows(config) as store:
         chosen = wanted.selection(datetime.now())
         if export_to is not None:
-            typer.echo(f"{export(store, chosen, export_to)} windows are in {export_to}")
+            typer.echo(f"{export(store, chosen, export_to)} windows written to {export_to}")
         if delete_them:
             _delete(store, chosen, yes)
         elif as_json:
@@ -103,8 +103,8 @@ def windows(
 def _delete(store: WindowStore, chosen: Selection, yes: bool) -> None:
     count = sum(row.windows for row in by_class(store, chosen))
     if count and not yes:
-        typer.confirm(f"Delete {count} windows for good?", abort=True)
-    typer.echo(f"{delete(store, chosen)} windows are deleted")
+        typer.confirm(f"Permanently delete {count} windows?", abort=True)
+    typer.echo(f"{delete(store, chosen)} windows deleted")
 
 
 def _summary(store: WindowStore, chosen: Selection) -> dict[str, Any]:
@@ -148,25 +148,24 @@ MAX_SESSIONS = 1000
 def label(
     config: ConfigOption,
     activity: Annotated[
-        str | None, typer.Option(help="One of the federation's labels; only --list, --sessions and --undo do without.")
+        str | None,
+        typer.Option(help="One of the federation's labels; needed except with --list, --sessions and --undo."),
     ] = None,
     from_: Annotated[str | None, typer.Option("--from", help="14:05, or 2026-11-21T14:05.")] = None,
-    to: Annotated[str | None, typer.Option(help="As --from; none: now.")] = None,
-    last: Annotated[str | None, typer.Option(help="Instead of --from: so long until now, such as 10m or 1h.")] = None,
+    to: Annotated[str | None, typer.Option(help="Like --from (default: now).")] = None,
+    last: Annotated[str | None, typer.Option(help="Instead of --from: the last 10m, 1h or similar.")] = None,
     file: Annotated[str | None, typer.Option(help="Instead of a time: a whole recorded file, by its name.")] = None,
     session: Annotated[
-        str | None, typer.Option(help="Instead of a time: a session by its number, or several, such as 12 or 12-15.")
+        str | None, typer.Option(help="Instead of a time: a session's number or a range, such as 12 or 12-15.")
     ] = None,
-    list_sessions: Annotated[
-        bool, typer.Option("--sessions", help="List the sessions and the files they are of.")
-    ] = False,
-    undo_last: Annotated[bool, typer.Option("--undo", help="Take the last label command back.")] = False,
-    listing: Annotated[bool, typer.Option("--list", help="List the stretches of time that have no label.")] = False,
+    list_sessions: Annotated[bool, typer.Option("--sessions", help="List the sessions and their files.")] = False,
+    undo_last: Annotated[bool, typer.Option("--undo", help="Undo the last label command.")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="List the time spans without a label.")] = False,
 ) -> None:
-    """Say what was done in a span of time, a recorded file or a session: its windows get that activity.
+    """Label the windows of a time span, a recorded file or a session with an activity.
 
-    Only labelled windows are trained on. A window belongs to a span if half of it lies in it. It works while the
-    agent runs; a span holds also for windows that are still to come from that time. Nothing leaves the device.
+    Training uses only labelled windows. A window belongs to a span if at least half of it lies within. This works while
+    the agent runs, and a span also applies to its windows that are still to come. Nothing leaves the device.
 
     Examples:
 
@@ -185,14 +184,14 @@ def label(
     with cli_errors(), open_windows(config) as store:
         if undo_last:
             done = undo(store)
-            typer.echo(f"taken back: {done.activity}; {done.windows} windows are as before")
+            typer.echo(f"undone: {done.activity}; {done.windows} windows have their earlier labels")
         elif listing:
             _show_unlabelled(unlabelled(store))
         elif list_sessions:
             _show_sessions(sessions(store))
         elif file is not None or session is not None:
             if {from_, to, last} != {None}:
-                raise LabelError("say either a time, or a file or session")
+                raise LabelError("give either a time, or a file or session")
             _label_part(store, activity, file, session)
         else:
             _label(store, activity, _span(from_, to, last, datetime.now()))
@@ -201,7 +200,7 @@ def label(
 def _span(from_: str | None, to: str | None, last: str | None, now: datetime) -> tuple[float, float]:
     if (from_ is None) == (last is None):
         raise LabelError(
-            "say when: --last 10m, or --from 14:05 --to 14:20; or --file or --session; --list shows what has no label"
+            "give a time (--last 10m, or --from 14:05 --to 14:20), --file or --session; --list shows what has no label"
         )
     end_s = now.timestamp() if to is None else moment(to, now)
     return (moment(from_, now) if from_ is not None else end_s - duration_s(last or ""), end_s)
@@ -210,9 +209,9 @@ def _span(from_: str | None, to: str | None, last: str | None, now: datetime) ->
 def _label_part(store: WindowStore, activity: str | None, file: str | None, session: str | None) -> None:
     known = _known(store, activity)
     if file is not None and session is not None:
-        raise LabelError("say either a file or a session")
+        raise LabelError("give either a file or a session")
     done = label_sessions(store, _numbers(session), known) if file is None else label_file(store, file, known)
-    typer.echo(f"{done.windows} windows are now {done.activity}; `label --undo` takes it back")
+    typer.echo(f"{done.windows} windows are now {done.activity}; `label --undo` undoes this")
 
 
 def _numbers(text: str | None) -> list[int]:
@@ -220,22 +219,22 @@ def _numbers(text: str | None) -> list[int]:
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if not first <= last < first + MAX_SESSIONS:
         most = f"with at most {MAX_SESSIONS} sessions"
-        raise LabelError(f"{text!r} is no session; expected a number, or a first and last one, as 12-15, {most}")
+        raise LabelError(f"{text!r} isn't a session; expected a number or a range such as 12-15, {most}")
     return list(range(first, last + 1))
 
 
 def _known(store: WindowStore, activity: str | None) -> str:
     labels = vocabulary(store)
     if activity is None:
-        raise LabelError(f"say what: --activity with one of {', '.join(labels)}")
+        raise LabelError(f"give --activity with one of {', '.join(labels)}")
     return known_activity(activity, labels)
 
 
 def _label(store: WindowStore, activity: str | None, span: tuple[float, float]) -> None:
     done = label_span(store, *span, _known(store, activity))
     where = f"from {shown(span[0])} to {shown(span[1])}"
-    none = "; none lies there yet, those to come will have it" if not done.windows else ""
-    typer.echo(f"{done.windows} windows {where} are now {done.activity}{none}; `label --undo` takes it back")
+    none = "; there are none yet, and those to come will get it" if not done.windows else ""
+    typer.echo(f"{done.windows} windows {where} are now {done.activity}{none}; `label --undo` undoes this")
 
 
 def _show_sessions(found: list[RecordingSession]) -> None:

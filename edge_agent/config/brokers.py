@@ -1,4 +1,4 @@
-"""Where MQTT brokers listen, the federation's and a Home Assistant's: sections of `edge_agent.config.settings`."""
+"""Settings of the MQTT brokers, the federation's and Home Assistant's: sections of `edge_agent.config.settings`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PORT, TLS_PORT = 1883, 8883
 
 
 class BrokerPlace(NamedTuple):
-    """Where the broker is, and how it is spoken to."""
+    """A broker's address and TLS."""
 
     host: str
     port: int
@@ -25,15 +25,15 @@ class BrokerPlace(NamedTuple):
 
 
 class AccessSection(Section):
-    """A broker's address, and how the device introduces itself there."""
+    """A broker's address, and the device's login there."""
 
     host: str | None = None
     port: int | None = Field(default=None, ge=1, le=65535, description="none: 8883 with TLS, else 1883")
     username: str | None = None
     password: SecretStr | None = None
     password_file: Path | None = Field(default=None, description="its first line is the password")
-    tls: bool = Field(default=False, description="encrypt, and believe only a broker with a certificate for `host`")
-    ca_file: Path | None = Field(default=None, description="certificates to believe, PEM; none: the system's")
+    tls: bool = Field(default=False, description="encrypt, and require a certificate for `host`")
+    ca_file: Path | None = Field(default=None, description="trusted certificates, PEM; none: the system's")
 
     @model_validator(mode="after")
     def _has_one_password(self) -> Self:
@@ -43,17 +43,17 @@ class AccessSection(Section):
 
     @property
     def place(self) -> BrokerPlace | None:
-        """Where this section says that the broker is; None if it does not."""
+        """The broker's address in this section; None if it isn't set."""
         if self.host is None:
             return None
         return BrokerPlace(self.host, self.port or (TLS_PORT if self.tls else PORT), self.tls, self.ca_file)
 
 
 class BrokerSection(AccessSection):
-    """Where messages go; without `host`, to the broker that the server named when this device enrolled."""
+    """The broker for messages; without `host`, the one that the server named when this device enrolled."""
 
-    host: str | None = Field(default=None, description="MQTT broker; none: as the server said at enrolment")
-    username: str | None = Field(default=None, description="none: as `enrol` was told; not enrolled: anonymous")
+    host: str | None = Field(default=None, description="MQTT broker; none: the one named at enrolment")
+    username: str | None = Field(default=None, description="none: the enrolled account, or anonymous")
     password: SecretStr | None = Field(
         default=None, description="better in password_file or GAITWAY_EDGE_BROKER_PASSWORD"
     )
@@ -69,13 +69,13 @@ class BrokerSection(AccessSection):
 
     @property
     def place(self) -> BrokerPlace | None:
-        """Where this section says that the broker is; None if it does not."""
+        """The broker's address in this section; None if it isn't set."""
         place = super().place
         return place and place._replace(keepalive_s=self.keepalive_s)
 
 
 class HomeAssistantSection(AccessSection):
-    """Tells a Home Assistant, through its own broker, what is recognized; without `host` nothing is told."""
+    """Reports recognized activities to Home Assistant through its broker; without `host`, off."""
 
     host: str | None = Field(
         default=None, max_length=253, description="the local MQTT broker that Home Assistant uses; none: off"
@@ -88,7 +88,7 @@ class HomeAssistantSection(AccessSection):
         default="homeassistant",
         pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$",
         max_length=64,
-        description="as Home Assistant's MQTT integration has it",
+        description="as set in Home Assistant's MQTT integration",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What every section of the agent's settings has in common, and the values and small sections that need no more."""
+"""The base of all sections of the agent's settings, their value types, and the smallest sections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gaitway.strict_numbers import TypedNumbers
 
 
 class Section(SecretFields, TypedNumbers, BaseModel):
-    """Frozen, and refuses unknown keys and truth values for numbers."""
+    """A frozen section that rejects unknown keys and booleans for numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -33,19 +33,19 @@ def host_and_port(address: str) -> tuple[str, int]:
     found = _ADDRESS.fullmatch(address)
     port = int(found[3]) if found else 0
     if found is None or not 1 <= port <= 65535:
-        raise ValueError(f"{address!r} is no address to listen on; expected one such as 127.0.0.1:8090 or [::]:8090")
+        raise ValueError(f"{address!r} isn't an address to listen on; expected one such as 127.0.0.1:8090 or [::]:8090")
     host = found[1] or found[2]
     if host == "localhost":
         return "127.0.0.1", port
     try:
         ipaddress.ip_address(host)
     except ValueError as error:
-        raise ValueError(f"{host!r} is no address of this device; expected 127.0.0.1, 0.0.0.0 or its own") from error
+        raise ValueError(f"{host!r} isn't an address of this device; expected 127.0.0.1, 0.0.0.0 or its own") from error
     return host, port
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach the address."""
     return ipaddress.ip_address(host_and_port(address)[0]).is_loopback
 
 
@@ -65,7 +65,7 @@ PasswordHash = Annotated[SecretStr, AfterValidator(_hash)]
 
 
 class PrivacySection(Section):
-    """What the server's plan must promise; whatever isn't set here stays as it was promised at enrolment."""
+    """What the server's plan must promise; unset values stay as promised at enrolment."""
 
     require: PrivacyPromises = Field(
         default=PrivacyPromises(),

@@ -22,11 +22,11 @@ from gaitway.errors import did_you_mean, first_problem
 from gaitway.python310 import Self, tomllib
 
 ENVIRONMENT = "GAITWAY_EDGE_"
-"""What every environment variable of the agent begins with, such as GAITWAY_EDGE_BROKER_PASSWORD."""
+"""Prefix of the agent's environment variables, such as GAITWAY_EDGE_BROKER_PASSWORD."""
 
 
 class AgentSection(Section):
-    """Who this device is."""
+    """This device."""
 
     device: Name = Field(description="this device's id, also its MQTT client id")
     federation: Name = Field(description="the federation that it takes part in")
@@ -39,14 +39,14 @@ class AgentSection(Section):
     )
     log_format: Literal["text", "json"] = Field(default="text", description="json: one line per record")
     metrics_port: int | None = Field(
-        default=None, ge=1, le=65535, description="figures for Prometheus on 127.0.0.1; none: off"
+        default=None, ge=1, le=65535, description="port of metrics for Prometheus on 127.0.0.1; none: off"
     )
     page: Address | None = Field(
         default=None,
-        description="its own page, such as 127.0.0.1:8090; elsewhere than there with a password; none: off",
+        description="address of its page, such as 127.0.0.1:8090; other addresses need a password; none: off",
     )
     page_password_hash: PasswordHash | None = Field(
-        default=None, description="as `page-password` prints it; none: no password"
+        default=None, description="printed by `page-password`; none: no password"
     )
 
     @model_validator(mode="after")
@@ -60,21 +60,19 @@ class AgentSection(Section):
 
 
 class ServerSection(Section):
-    """Where models are downloaded from, and, over HTTP, where messages go."""
+    """The server for model downloads and, with HTTP transport, for messages."""
 
     url: str = Field(pattern=r"^https?://", description="base URL of the server, http:// or https://")
     transport: Literal["mqtt", "http", "auto"] = Field(
         default="mqtt",
-        description="mqtt: messages go through [broker]; http: to `url`, where no broker can be reached; "
-        "auto: http once the broker was not reached three times, until it is in reach again",
+        description="mqtt: messages go through [broker]; http: to `url`, if no broker can be reached; auto: http "
+        "after three failures to reach the broker, until it is reachable again",
     )
-    ca_file: Path | None = Field(
-        default=None, description="certificates to believe of the server alone, PEM; none: the system's"
-    )
+    ca_file: Path | None = Field(default=None, description="the server's trusted certificates, PEM; none: the system's")
     key_file: Path | None = Field(
         default=None,
-        description="an API key of the scope `device`, with which a device that has not enrolled fetches models: for "
-        "trials; what enrolment brings goes before it",
+        description="an API key of the scope `device` for downloading models without enrolment, for trials; "
+        "enrolment's key takes precedence",
     )
     timeout_s: float = Field(default=20.0, gt=0, description="seconds without a byte before a download is retried")
 
@@ -89,15 +87,15 @@ class UploadsSection(Section):
     """How updates travel; the chunk size comes with the announcement."""
 
     in_flight: int = Field(default=8, ge=1, le=100, description="unacknowledged chunks at a time")
-    ack_timeout_s: float = Field(default=15.0, gt=0, description="silence after which an upload begins again")
+    ack_timeout_s: float = Field(default=15.0, gt=0, description="silence after which an upload restarts")
     precision: Precision = Field(
-        default="lossless", description="float16 and int8 are lossy: a half and a quarter of the bytes"
+        default="lossless", description="float16 and int8 are lossy, with a half and a quarter of the bytes"
     )
     compression: Compression = "none"
 
 
 class Config(Section):
-    """Everything that an agent is told."""
+    """All of an agent's settings."""
 
     agent: AgentSection
     server: ServerSection
@@ -120,10 +118,10 @@ class Config(Section):
 
 
 def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
-    """Read a config file and lay the environment over it; relative paths start at the file's folder.
+    """Read a config file, overridden by the environment; relative paths start at the file's folder.
 
     Raises:
-        ConfigError: naming the setting, what came, what is expected, and for an unknown key the nearest known one.
+        ConfigError: naming the setting, its value, what is expected, and the nearest known key for an unknown one.
     """
     try:
         tree = tomllib.loads(path.read_text())
@@ -139,7 +137,7 @@ def read_config(tree: dict[str, Any], path: Path, environment: Mapping[str, str]
     """Read what a config file holds, or will hold; see `load`."""
     _overlay(tree, environment)
     _check_keys(tree)
-    # before the other sections, which may name an entry of theirs
+    # before the other sections, which may name a plugin's entry
     plugins.allow(_allowed_plugins(tree))
     try:
         config = Config.model_validate(_without_empty(tree))
@@ -149,7 +147,7 @@ def read_config(tree: dict[str, Any], path: Path, environment: Mapping[str, str]
 
 
 def _allowed_plugins(tree: Mapping[str, Any]) -> list[str]:
-    """Return [agent] plugins as far as it is a list of names; what else it is, the validation refuses."""
+    """Return [agent] plugins if it is a list of names; validation rejects anything else."""
     agent = tree.get("agent")
     names = agent.get("plugins") if isinstance(agent, Mapping) else None
     return [name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else []
@@ -216,7 +214,7 @@ def _check_keys(tree: Mapping[str, Any]) -> None:
 
 
 def _without_empty(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out empty texts: TOML has no null, and the example shows what is not set as one."""
+    """Leave out empty strings: TOML has no null, so the example shows unset values as empty."""
     return {
         section: {name: value for name, value in fields.items() if value != ""}
         if isinstance(fields, Mapping)
@@ -226,7 +224,7 @@ def _without_empty(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _anchored(config: Config, folder: Path) -> Config:
-    """Let relative paths start at the file's folder."""
+    """Resolve relative paths from the file's folder."""
     sections = {}
     for name in Config.model_fields:
         section = getattr(config, name)

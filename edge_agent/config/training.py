@@ -1,4 +1,4 @@
-"""When a device trains, with what, and which keys it trusts: sections of `edge_agent.config.settings`."""
+"""When and with what a device trains, and which model serves: sections of `edge_agent.config.settings`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
 
 
 def minutes_of(hours: str) -> tuple[int, int]:
-    """Read "22:00-06:30" as minutes of the day: begin and end.
+    """Parse "22:00-06:30" into minutes of the day: begin and end.
 
     Raises:
         ValueError: for any other text, and for an empty span.
     """
     found = _HOURS.fullmatch(hours)
     if found is None:
-        raise ValueError(f'{hours!r} is no span of hours; expected one such as "22:00-06:30"')
+        raise ValueError(f'{hours!r} isn\'t a span of hours; expected one such as "22:00-06:30"')
     h0, m0, h1, m1 = map(int, found.groups())
     begin, end = 60 * h0 + m0, 60 * h1 + m1
     if begin == end:
-        raise ValueError(f"{hours!r} begins when it ends; to train never, do not run the agent")
+        raise ValueError(f"{hours!r} is empty; to never train, don't run the agent")
     return begin, end
 
 
@@ -44,14 +44,14 @@ def _checked(hours: str) -> str:
 
 
 def resolve_runtime(wanted: Literal["auto", "torch", "onnx"]) -> Runtime:
-    """Say which runtime `[training] runtime` means on this machine: torch where it is installed."""
+    """Return the runtime that `[training] runtime` means on this machine: torch if it is installed."""
     if wanted != "auto":
         return wanted
     return "torch" if is_installed("torch") else "onnx"
 
 
 def is_installed(name: str) -> bool:
-    """Whether a package could be imported; it is not."""
+    """Whether a package could be imported, without importing it."""
     try:
         return find_spec(name) is not None
     except (ImportError, ValueError):
@@ -63,47 +63,45 @@ class TrainingSection(Section):
 
     runtime: Literal["auto", "torch", "onnx"] = Field(
         default="auto",
-        description="what trains: torch, or ONNX Runtime with the program that the federation's server makes; "
-        "auto: torch where it is installed",
+        description="torch, or ONNX Runtime with the program from the federation's server; auto: torch if it is "
+        "installed",
     )
     device: TrainingDevice = Field(
         default="auto",
-        description="where it computes: cpu, or cuda, an NVIDIA GPU; auto: the GPU, where the runtime can use one",
+        description="cpu, or cuda for an NVIDIA GPU; auto: the GPU if the runtime can use one",
     )
     threads: int = Field(default=1, ge=1, le=1024)
-    memory_mb: int = Field(default=1024, ge=0, description="cap of its memory, on a GPU of the GPU's; 0: no cap")
+    memory_mb: int = Field(default=1024, ge=0, description="memory limit, of the GPU's memory on a GPU; 0: no limit")
     nice: int = Field(default=10, ge=0, le=19)
     max_round_s: float = Field(
-        default=600.0, gt=0, description="a round's training ends after so long; what was done is partial work"
+        default=600.0, gt=0, description="time limit of a round's training; unfinished training is sent as partial work"
     )
-    timeout_s: float = Field(default=900.0, gt=0, description="a process that runs longer, export included, is ended")
-    attempts: int = Field(default=3, ge=1, description="tries at one round before it is left out")
-    retry_s: float = Field(default=2.0, gt=0, description="wait before the second try; doubles each time")
+    timeout_s: float = Field(default=900.0, gt=0, description="time limit of the process, including the export")
+    attempts: int = Field(default=3, ge=1, description="attempts at a round before it is skipped")
+    retry_s: float = Field(default=2.0, gt=0, description="wait before the second attempt; doubles each time")
 
 
 class ConditionsSection(Section):
-    """When the device may train; what cannot be read does not block training."""
+    """When the device may train; unreadable conditions don't block training."""
 
     ignore: tuple[Condition | Literal["all"], ...] = Field(
         default=(),
         description='conditions to do without: "charging", "idle", "network", "battery", "temperature", "memory", '
         '"disk", "quiet_hours"; or "all"',
     )
-    min_battery_percent: float = Field(default=50.0, ge=0, le=100, description="the battery must hold as much")
-    max_busy_percent: float = Field(
-        default=50.0, ge=0, le=100, description="idle: other programs use no more of the processor"
-    )
+    min_battery_percent: float = Field(default=50.0, ge=0, le=100, description="minimum battery charge")
+    max_busy_percent: float = Field(default=50.0, ge=0, le=100, description="idle: maximum CPU use of other programs")
     metered: Literal["auto", "yes", "no"] = Field(
-        default="auto", description="auto: as NetworkManager says, if it runs"
+        default="auto", description="auto: as reported by NetworkManager, if it runs"
     )
-    start_below_c: float = Field(default=75.0, description="hottest at which training begins, in °C")
-    abort_above_c: float = Field(default=85.0, description="training that runs is stopped from here on, in °C")
+    start_below_c: float = Field(default=75.0, description="maximum temperature for starting training, in °C")
+    abort_above_c: float = Field(default=85.0, description="temperature at which running training stops, in °C")
     min_free_memory_mb: int = Field(default=600, ge=0)
     min_free_disk_mb: int = Field(default=1000, ge=0)
     quiet_hours: tuple[Annotated[str, AfterValidator(_checked)], ...] = Field(
-        default=(), description='no training in them, local time, such as ["22:00-06:30"]'
+        default=(), description='hours without training, local time, such as ["22:00-06:30"]'
     )
-    phone: bool = Field(default=True, description="a phone that sends samples speaks for its battery and network")
+    phone: bool = Field(default=True, description="use the battery and network state of the phone that sends samples")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -117,21 +115,21 @@ class ModelSection(Section):
 
     prefer: Prefer = Field(
         default="likelier",
-        description="likelier: the model that is expected to be the best on this device; personal: its own; shared: "
-        "the federation's",
+        description="likelier: the model expected to be best on this device; personal: its own; shared: the "
+        "federation's",
     )
-    adopt_margin: float = Field(
-        default=0.0, ge=0, le=1, description="what a model must be expected to gain over the shared one to serve"
-    )
+    adopt_margin: float = Field(default=0.0, ge=0, le=1, description="minimum expected gain over the shared model")
     refresh_s: float = Field(
         default=900.0,
         ge=0,
-        description="a continuous federation's newer version is taken up after so long, or when its number is half as "
-        "much again",
+        description="a continuous federation's newer version is used after this time, or when its number has grown by "
+        "half",
     )
     network_dir: Path | None = Field(
         default=None,
         description="in a continuous federation: data folder of another agent of this device, whose federation trains "
         "a network; its model in use is compared with the heads",
     )
-    holdout_windows: int = Field(default=1024, ge=MIN_EXAMPLES, description="at most so many windows judge a model")
+    holdout_windows: int = Field(
+        default=1024, ge=MIN_EXAMPLES, description="maximum number of windows for evaluating a model"
+    )

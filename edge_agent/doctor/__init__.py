@@ -1,4 +1,4 @@
-"""What could keep a device from taking part, looked at one by one: `python -m edge_agent doctor`."""
+"""`python -m edge_agent doctor`: checks everything that could keep a device from taking part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edge_agent.storage.state_store import FILE_NAME, StateStore
 
 
 def examine(path: Path) -> Iterator[CheckResult]:
-    """Run every check on the device of a config file; each is told as soon as it is done."""
+    """Run every check on a config file's device, reporting each as soon as it is done."""
     try:
         config = load(path)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""What one check came to."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gaitway.python310 import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """Severity of a result."""
 
     OK = "ok"
     WARNING = "warning"
@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 
 class CheckResult(NamedTuple):
-    """A check's name, how bad it is, what was found, and what to do about it ('' where nothing is to be done)."""
+    """A check's name, severity, finding and advice ('' if there is nothing to do)."""
 
     check: str
     level: Level
@@ -30,10 +30,10 @@ def ok(check: str, found: str) -> CheckResult:
 
 
 def warning(check: str, found: str, todo: str) -> CheckResult:
-    """Report what works, or may; someone should look."""
+    """Report something that works, or may work, but needs attention."""
     return CheckResult(check, Level.WARNING, found, todo)
 
 
 def failure(check: str, found: str, todo: str) -> CheckResult:
-    """Report what does not work."""
+    """Report something that doesn't work."""
     return CheckResult(check, Level.FAILURE, found, todo)

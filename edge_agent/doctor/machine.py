@@ -1,4 +1,4 @@
-"""The machine: folder, disk, databases, memory, clock, and whether a training process can start."""
+"""Checks of the machine: folder, disk, databases, memory, clock, and the start of a training process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gaitway.files import private_folder
 from gaitway.own_packages import install_command
 
 MIN_UNIX_TIME = 1_795_000_000
-"""When this was written (November 2026): no clock that is right shows less."""
+"""November 2026, when this was written: a correct clock shows no less."""
 TRAINING_DISK_MB = 1000.0
 TRAINING_MEMORY_MB = 600.0
 IMPORT_S = 120.0
@@ -45,7 +45,7 @@ EXTRAS = {"torch": "edge", "onnx": "edge-lite"}
 
 
 def folder_and_disk(config: Config) -> Iterator[CheckResult]:
-    """Whether the data folder can be written, and how much room there is."""
+    """Check that the data folder is writable, and its free space."""
     folder = config.agent.data_dir
     try:
         private_folder(folder)
@@ -59,13 +59,13 @@ def folder_and_disk(config: Config) -> Iterator[CheckResult]:
     if free < least:
         yield failure("disk", f"{free:.0f} MB free: below [windows] min_free_mb, nothing is collected", "make room")
     elif free < TRAINING_DISK_MB:
-        yield warning("disk", f"{free:.0f} MB free: enough to collect, not to train", "make 1 GB of room")
+        yield warning("disk", f"{free:.0f} MB free: enough to collect, not to train", "free 1 GB")
     else:
         yield ok("disk", f"{free / 1000:.1f} GB free")
 
 
 def databases(config: Config) -> Iterator[CheckResult]:
-    """Whether each database can be read from end to end."""
+    """Check that each database can be read completely."""
     folder = config.agent.data_dir
     for name, open_it, todo in (
         (AGENT_FILE, StateStore, "put a backup in its place; see docs/edge_agent.md"),
@@ -84,7 +84,7 @@ def databases(config: Config) -> Iterator[CheckResult]:
 
 
 def server_epoch(config: Config) -> Iterator[CheckResult]:
-    """Say that the server was restored since the device knows it, and what is trained again; nothing if it was not."""
+    """Report if the server was restored since this device joined, and what is trained again."""
     folder = config.agent.data_dir
     if not (folder / AGENT_FILE).is_file():
         return
@@ -92,13 +92,13 @@ def server_epoch(config: Config) -> Iterator[CheckResult]:
         with closing(StateStore(folder)) as store:
             words = describe_restore(store)
     except StoreError:
-        return  # the databases' check has said so
+        return  # the databases' check reported it
     if words:
         yield ok("server", words)
 
 
 def config_file(path: Path, config: Config) -> CheckResult:
-    """Whether others can read the secrets in the config file."""
+    """Check that others can't read the secrets in the config file."""
     secret = any((config.broker.password, config.phone.token, config.phone.mqtt_password))
     if secret and path.stat().st_mode & 0o077:
         return warning("config", f"{path} holds a password or token that others can read", f"chmod 600 {path}")
@@ -106,30 +106,30 @@ def config_file(path: Path, config: Config) -> CheckResult:
 
 
 def clock() -> CheckResult:
-    """Whether the clock can be right at all; the server's is compared where it is asked."""
+    """Check that the clock is plausible; check_server compares it with the server's."""
     now = time.time()
     if now < MIN_UNIX_TIME:
         year = time.gmtime(now).tm_year
-        return failure("clock", f"it is set to the year {year}", "set it, or let it be set: timedatectl set-ntp true")
+        return failure(
+            "clock", f"the clock is set to the year {year}", "set it, or enable NTP: timedatectl set-ntp true"
+        )
     return ok("clock", time.strftime("%Y-%m-%d %H:%M:%S %z"))
 
 
 def memory(meminfo: Path = Path("/proc/meminfo")) -> CheckResult:
-    """Return how much memory a training process could have."""
+    """Check the memory available to a training process."""
     try:
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
         free = int(lines["MemAvailable"].split()[0]) / 1000
     except (OSError, KeyError, ValueError, IndexError):
-        return warning(
-            "memory", f"{meminfo} does not say how much is free", "look yourself: 600 MB are needed to train"
-        )
+        return warning("memory", f"{meminfo} doesn't show the free memory", "check it yourself: training needs 600 MB")
     if free < TRAINING_MEMORY_MB:
-        return warning("memory", f"{free:.0f} MB free; training wants {TRAINING_MEMORY_MB:.0f}", "end other programs")
+        return warning("memory", f"{free:.0f} MB free; training needs {TRAINING_MEMORY_MB:.0f}", "close other programs")
     return ok("memory", f"{free / 1000:.1f} GB free")
 
 
 def training_process(runtime: Runtime = "torch", device: TrainingDevice = "cpu") -> CheckResult:
-    """Whether Python can load what a training process needs, and on what it computes; in a process of its own."""
+    """Check in a separate process that Python can load what training needs, and which processor it uses."""
     version = ".".join(map(str, sys.version_info[:3]))
     try:
         run = subprocess.run(

@@ -1,4 +1,4 @@
-"""The network, step by step, so that it is clear which one fails: name, port, TLS, and the login."""
+"""Checks of the network, step by step, to show which one fails: name, port, TLS, login."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ CLOCK_WARNING_S, CLOCK_FAILURE_S = 5.0, 60.0
 
 
 def reach(what: str, host: str, port: int, todo: str) -> Iterator[CheckResult]:
-    """Look a name up and connect; the last finding is a failure if the port cannot be reached."""
+    """Look up a name and connect; the last result is a failure if the port can't be reached."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        yield failure(f"{what}: name", f"{host} is not found: {error.strerror or error}", f"{todo}; check the DNS")
+        yield failure(f"{what}: name", f"can't find {host}: {error.strerror or error}", f"{todo}; check the DNS")
         return
     yield ok(f"{what}: name", f"{host} is {found[0][4][0]}")
     try:
         socket.create_connection((host, port), WAIT_S).close()
     except OSError as error:
         words = error.strerror or str(error) or type(error).__name__
-        yield failure(f"{what}: port", f"{host}:{port}: {words}", f"{todo}; is it running, and no firewall between?")
+        yield failure(
+            f"{what}: port", f"{host}:{port}: {words}", f"{todo}; check that it runs and that no firewall blocks it"
+        )
         return
     yield ok(f"{what}: port", f"{host}:{port} is open")
 
 
 def shake_hands(what: str, host: str, port: int, context: ssl.SSLContext) -> CheckResult:
-    """Begin TLS and look at the certificate."""
+    """Start TLS and check the certificate."""
     try:
         with (
             socket.create_connection((host, port), WAIT_S) as plain,
@@ -57,15 +59,15 @@ def shake_hands(what: str, host: str, port: int, context: ssl.SSLContext) -> Che
         message = f"the certificate can't be verified: {error.verify_message}"
         return failure(f"{what}: TLS", message, certificate_todo(error, todo))
     except OSError as error:
-        return failure(f"{what}: TLS", f"no TLS: {error.strerror or error}", "is this the port with TLS?")
+        return failure(f"{what}: TLS", f"no TLS: {error.strerror or error}", "check that this is the TLS port")
     days = (ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) / 86_400
     if days < 14:
-        return warning(f"{what}: TLS", f"the certificate ends in {days:.0f} days", "renew it on the server")
+        return warning(f"{what}: TLS", f"the certificate expires in {days:.0f} days", "renew it on the server")
     return ok(f"{what}: TLS", f"{version}, certificate for {days:.0f} more days")
 
 
 def check_server(config: Config) -> Iterator[CheckResult]:
-    """Check the server over HTTP, and how far its clock is from ours."""
+    """Check the server over HTTP, and compare its clock with ours."""
     url = urlsplit(config.server.url)
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
     steps = list(reach("server", host, port, "check [server] url"))
@@ -103,16 +105,16 @@ def _compared(date: str) -> CheckResult:
     try:
         away_s = time.time() - email.utils.parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
-        return warning("clock: server", f"the server says it is {date!r}", "compare the clocks yourself")
+        return warning("clock: server", f"the server's date is {date!r}", "compare the clocks yourself")
     words = f"this clock is {abs(away_s):.0f} s {'ahead of' if away_s > 0 else 'behind'} the server's"
-    todo = "let the clock be set: timedatectl set-ntp true"
+    todo = "enable NTP: timedatectl set-ntp true"
     if abs(away_s) > CLOCK_FAILURE_S:
         return failure("clock: server", words, todo)
     return warning("clock: server", words, todo) if abs(away_s) > CLOCK_WARNING_S else ok("clock: server", words)
 
 
 def check_messages(config: Config, *, running: bool) -> Iterator[CheckResult]:
-    """Check the way that messages go: the broker, or the server that takes the device's key."""
+    """Check the transport of messages: the broker, or the server with the device's key."""
     if config.server.transport == "http":
         yield ok("broker", "not used: [server] transport is http")
     else:
@@ -122,8 +124,8 @@ def check_messages(config: Config, *, running: bool) -> Iterator[CheckResult]:
 
 
 def _key_opens(config: Config) -> CheckResult:
-    """Ask for a model that nobody has: the answer to a good key is 404."""
-    todo = "enrol the device: only one that has enrolled speaks over HTTP"
+    """Request a nonexistent model, which a valid key answers with 404."""
+    todo = "enrol the device: HTTP transport needs enrolment"
     try:
         known = read_credentials(config.agent.data_dir)
     except ConfigError as error:
@@ -136,12 +138,12 @@ def _key_opens(config: Config) -> CheckResult:
     except (OSError, ConfigError, http.client.HTTPException) as error:
         return failure("server: key", f"no answer: {error}", "check [server] url")
     if answer.status == http.client.NOT_FOUND:
-        return ok("server: key", "the server takes this device's key")
-    return failure("server: key", f"the server refuses it: {answer.reason}", todo)
+        return ok("server: key", "the server accepts this device's key")
+    return failure("server: key", f"the server rejects it: {answer.reason}", todo)
 
 
 def check_broker(config: Config, *, running: bool) -> Iterator[CheckResult]:
-    """Check the broker, up to the login; a running agent is not pushed out by asking under its name."""
+    """Check the broker, up to the login, without disconnecting a running agent of the same name."""
     folder = config.agent.data_dir
     try:
         if config.broker.host is None and pinned_server(folder) and read_credentials(folder) is None:
@@ -177,7 +179,7 @@ def _check_http_access(config: Config, place: BrokerPlace, context: ssl.SSLConte
         who = login(config.broker, read_credentials(config.agent.data_dir), config.agent.device)
     except ConfigError as error:
         return failure("broker", str(error), "enrol the device again")
-    # the agent's own session, left as it is: nothing is subscribed, and nothing that waits there is taken
+    # uses the agent's session unchanged: subscribes to nothing, and takes no waiting message
     client = paho.Client(
         CallbackAPIVersion.VERSION2, client_id=who.username or who.client_id, clean_session=False, manual_ack=True
     )
@@ -192,13 +194,13 @@ def _check_http_access(config: Config, place: BrokerPlace, context: ssl.SSLConte
         client.loop_start()
         code = codes.get(timeout=WAIT_S)
     except OSError as error:
-        return failure("broker", f"it closed the connection: {error}", "is this an MQTT broker's port?")
+        return failure("broker", f"it closed the connection: {error}", "check that this is an MQTT broker's port")
     except queue.Empty:
-        return failure("broker", f"no answer within {WAIT_S:.0f} s", "is this an MQTT broker's port?")
+        return failure("broker", f"no answer within {WAIT_S:.0f} s", "check that this is an MQTT broker's port")
     finally:
         client.disconnect()
         client.loop_stop()
     name = who.username or "anonymous"
     if code.is_failure:
-        return failure("broker", f"it refuses {name}: {code}", "enrol the device, or check [broker] username")
-    return ok("broker", f"it lets {name} in")
+        return failure("broker", f"it rejects {name}: {code}", "enrol the device, or check [broker] username")
+    return ok("broker", f"it accepts {name}")

@@ -1,4 +1,4 @@
-"""The sensor source: is it alive, how fast is it, is gravity what it should be, does the gyroscope rest at zero."""
+"""Checks of the sensor source: is it alive, is its rate right, is gravity plausible, is the gyroscope zero at rest."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from har_pipeline.streaming.sensor_buffer import bandwidth_hz, is_slow
 SECONDS = 2.0
 READING_HZ = 50.0
 CHUNKS = 8
-"""Of the first described recording, that are looked at."""
+"""Samples of the first described recording that are checked."""
 REFUSED = 5
-"""Of the files before it that could not be read, so many are named."""
+"""Unreadable files before it that are named."""
 STALE_S = 60.0
 
 
 def check_sensors(config: Config, *, running: bool) -> Iterator[CheckResult]:
-    """Look at the source that [sensors] names."""
+    """Check the source that [sensors] names."""
     source = config.sensors.source
     if not {"source", "dataset"} & config.sensors.model_fields_set:
         others = ", ".join(name for name in SOURCES if name != "recording")
@@ -67,7 +67,7 @@ def _recording(config: Config) -> CheckResult:
     if first is None:
         todo = "set [sensors] client to one that `python -m har_pipeline info` lists"
         return failure("sensors", f"{settings.dataset} has no client {client!r}", todo)
-    return ok("sensors", f"{settings.dataset}, client {client}: recordings are there")
+    return ok("sensors", f"{settings.dataset}, client {client}: recordings found")
 
 
 def _csv(config: Config) -> Iterator[CheckResult]:
@@ -76,7 +76,7 @@ def _csv(config: Config) -> Iterator[CheckResult]:
     path, description = config.sensors.path, description_of(config)
     if path is None or not path.exists():
         todo = "set it to a file, or to a folder with recordings below it"
-        yield failure("sensors", f"[sensors] path is {str(path or '')!r}, which is not there", todo)
+        yield failure("sensors", f"[sensors] path is {str(path or '')!r}, which doesn't exist", todo)
         return
     count = len(find_files(description, path).matches)
     chunks: dict[str, list[Recording]] = {"acc": [], "gyro": []}
@@ -92,7 +92,7 @@ def _csv(config: Config) -> Iterator[CheckResult]:
         raise refused[0]
     yield ok("sensors", f"{count} files are described by {config.sensors.description}")
     for reason in refused[:REFUSED]:
-        yield warning("sensors", str(reason), "repair the file, or take it away")
+        yield warning("sensors", str(reason), "repair the file, or remove it")
     acc, gyro = (
         np.concatenate([np.empty((0, 3)), *(chunk.values for chunk in chunks[name])]) for name in ("acc", "gyro")
     )
@@ -122,7 +122,7 @@ def _images(config: Config) -> Iterator[CheckResult]:
 
 
 def _left_out(config: Config) -> Iterator[CheckResult]:
-    """Name the files that the running agent has not taken."""
+    """Name the files that the running agent skipped."""
     if (config.agent.data_dir / FILE_NAME).is_file():
         with closing(WindowStore(config.agent.data_dir)) as store:
             skipped = json.loads(store.get(SKIPPED) or "{}")
@@ -132,7 +132,7 @@ def _left_out(config: Config) -> Iterator[CheckResult]:
                 todo = (
                     "change the file" if images else f"change {config.sensors.description}, and start the agent again"
                 )
-                yield warning("sensors", f"of {name} the agent left something out: {reason}", todo)
+                yield warning("sensors", f"the agent left out part of {name}: {reason}", todo)
 
 
 def _exports(config: Config) -> Iterator[CheckResult]:
@@ -143,7 +143,7 @@ def _exports(config: Config) -> Iterator[CheckResult]:
     parts = list(export_parts(config, path)) if path and path.exists() else []
     usable = [part for part in parts if not part.problem]
     if not usable:
-        why = f"{parts[0].name}: {parts[0].problem}" if parts else f"[sensors] path {path} holds no app's export"
+        why = f"{parts[0].name}: {parts[0].problem}" if parts else f"[sensors] path {path} contains no app's export"
         yield failure("sensors", why, "set it to a file, or a folder of files, as an app exports them; docs/phones.md")
         return
     first = usable[0]
@@ -176,12 +176,12 @@ def _iio(config: Config) -> Iterator[CheckResult]:
 
 
 def _noted_findings(config: Config) -> Iterator[CheckResult]:
-    """Tell what the agent has found odd about the samples that it collected, if it ever did."""
+    """Report what the agent found odd about its collected samples."""
     if not (config.agent.data_dir / FILE_NAME).is_file():
         return
     with closing(WindowStore(config.agent.data_dir)) as store:
         noted = json.loads(store.get("findings") or "[]")
-    todo = "put [sensors] or the source right; windows from before should be deleted (`edge_agent windows`)"
+    todo = "fix [sensors] or the source; delete the earlier windows (`edge_agent windows`)"
     for severity, words in noted:
         if severity == "note":
             yield ok("signals", words)
@@ -190,7 +190,7 @@ def _noted_findings(config: Config) -> Iterator[CheckResult]:
 
 
 def _live(config: Config, *, running: bool) -> Iterator[CheckResult]:
-    """Judge any source without a check of its own by what a running agent has noted of it."""
+    """Check any other source by the running agent's notes about it."""
     if config.sensors.source == "sensor_logger_http" and config.phone.token is None:
         todo = "python -c 'import secrets; print(secrets.token_urlsafe(16))', and set GAITWAY_EDGE_PHONE_TOKEN"
         yield failure("sensors", "[phone] token is missing, so no phone can connect", todo)
@@ -201,14 +201,14 @@ def _live(config: Config, *, running: bool) -> Iterator[CheckResult]:
         with closing(WindowStore(folder)) as store:
             noted = store.get("health")
     if not noted:
-        todo = "wait for the agent to hear of its federation" if running else f"start the agent, then {advice.start}"
-        yield warning("sensors", f"no {advice.what} has been heard yet", f"{todo}; see {advice.document}")
+        todo = "wait for the federation's announcement" if running else f"start the agent, then {advice.start}"
+        yield warning("sensors", f"no data from the {advice.what} yet", f"{todo}; see {advice.document}")
         return
     yield from from_health(json.loads(noted), running=running)
 
 
 class _Advice(NamedTuple):
-    """What a source is, how its samples are started, how a sensor is switched on, and where to read on."""
+    """Advice on a source: what it is, how to start it, how to switch on a sensor, and where to read more."""
 
     what: str
     start: str
@@ -222,7 +222,7 @@ PHONE = _Advice(
     "switch Accelerometer, Gravity and Gyroscope on in the app",
     "docs/phones.md",
 )
-OTHER = _Advice("sensor", "see that it delivers", "see that it delivers both sensors", "docs/devices.md")
+OTHER = _Advice("sensor", "check that it delivers data", "check that it delivers both sensors", "docs/devices.md")
 
 
 def _advice(source: str) -> _Advice:
@@ -230,19 +230,19 @@ def _advice(source: str) -> _Advice:
 
 
 def from_health(health: dict[str, Any], *, running: bool, now: float | None = None) -> Iterator[CheckResult]:
-    """Judge what a running agent has noted of its live source."""
+    """Evaluate a running agent's notes about its live source."""
     advice = _advice(health["source"])
     age_s = (time.time() if now is None else now) - health["heard_at"]
     words = "never" if not health["heard_at"] else f"{age_s:.0f} s ago"
     if health["heard_at"] and age_s < STALE_S and running:
-        yield ok("sensors", f"samples came {words}")
+        yield ok("sensors", f"last samples {words}")
     else:
         todo = advice.start if running else f"start the agent, then {advice.start}"
-        yield warning("sensors", f"samples last came: {words}", f"{todo}; see {advice.document}")
+        yield warning("sensors", f"last samples: {words}", f"{todo}; see {advice.document}")
     rates = [rate for rate in health["rate_hz"].values() if rate]
     for name, what in (("acc", "acceleration"), ("gyro", "gyroscope")):
         if not health["samples"][name]:
-            yield failure("sensors", f"no {what} has come", advice.switch_on)
+            yield failure("sensors", f"no data from the {what}", advice.switch_on)
     if health["acceleration"] is not None:
         yield from gravity(health["acceleration"], still=health["at_rest"])
         yield from rotation(health["rotation"], still=health["at_rest"])
@@ -250,19 +250,21 @@ def from_health(health: dict[str, Any], *, running: bool, now: float | None = No
     if advice is PHONE and health["direction"] and health["direction"][2] < -0.8 * STANDARD_GRAVITY:
         todo = "if it lies with its screen up, set [phone] platform; see docs/phones.md"
         yield warning(
-            "gravity", "it points into the phone's screen: the phone lies on its face, or the signs are wrong", todo
+            "gravity", "it points into the phone's screen: the phone lies face down, or the signs are wrong", todo
         )
     if left_out := {name: count for name, count in health["left_out"].items() if count}:
         counts = ", ".join(f"{count} {name}" for name, count in sorted(left_out.items()))
         yield warning(
-            "samples", f"left out so far: {counts}", "a few are usual; many: a better network, a shorter batch"
+            "samples",
+            f"left out so far: {counts}",
+            "a few are normal; for many, use a better network or a shorter batch",
         )
     for note in health["notes"]:
         yield warning("sensors", note, "see the agent's log")
 
 
 REST_ROTATION = 0.1
-"""rad/s: a gyroscope that is further from zero at rest has a large bias."""
+"""rad/s; a gyroscope further from zero at rest has a large bias."""
 MOVE = "lay the device still for ten seconds, and look again"
 
 
@@ -273,13 +275,15 @@ def check_motion(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> It
     gyro = gyro[np.isfinite(gyro).all(axis=1)]
     if not len(size) or not len(gyro):
         yield failure(
-            "sensors", "accelerometer or gyroscope gives nothing", "are both sensors there, and the columns right?"
+            "sensors",
+            "the accelerometer or gyroscope delivers nothing",
+            "check that both sensors exist and the columns are right",
         )
         return
     still = float(size.std()) < REST_SPREAD
     yield from gravity(float(np.median(size)), still=still)
     if len(gyro) > 1 and (gyro == gyro[0]).all():
-        todo = "is there one, and is the right column read? A model that had one to learn from needs it"
+        todo = "check that it exists and the right column is read; models trained with a gyroscope need it"
         yield warning("gyroscope", f"it reads the same in all of {len(gyro)} samples", todo)
     else:
         yield from rotation(float(np.linalg.norm(gyro.mean(axis=0))), still=still)
@@ -287,20 +291,20 @@ def check_motion(acc: np.ndarray, gyro: np.ndarray, rate_hz: float | None) -> It
 
 
 def gravity(size: float, *, still: bool) -> Iterator[CheckResult]:
-    """Judge the length of the acceleration in m/s²; in motion it may be anything."""
+    """Check the length of the acceleration in m/s²; in motion it is arbitrary."""
     words = f"acceleration is {size:.2f} m/s²{' at rest' if still else ''}"
     odd = odd_acceleration(size, still=still)
     if odd is None:
         yield ok("gravity", words)
     elif still or odd:
-        todo = odd or "check unit and scale; is gravity included?"
+        todo = odd or "check the unit, the scale, and that gravity is included"
         yield failure("gravity", f"{words}; expected {STANDARD_GRAVITY:.2f}", todo)
     else:
         yield warning("gravity", f"{words}, in motion", MOVE)
 
 
 def rotation(size: float | None, *, still: bool) -> Iterator[CheckResult]:
-    """Judge the mean rotation in rad/s; None: nothing came."""
+    """Check the mean rotation in rad/s; None: no data."""
     if size is None:
         return
     if not still:
@@ -313,14 +317,15 @@ def rotation(size: float | None, *, still: bool) -> Iterator[CheckResult]:
 
 
 def rate(rate_hz: float | None) -> CheckResult:
-    """Judge the rate of the slower sensor; None: it is not known."""
+    """Check the rate of the slower sensor; None: unknown."""
     if rate_hz is None:
         return ok("rate", "not known")
     usual = PipelineSettings()
     if is_slow(rate_hz, usual):
-        words = f"{rate_hz:.0f} Hz: only movements up to {bandwidth_hz(rate_hz, usual):.0f} Hz are kept"
+        words = f"{rate_hz:.0f} Hz captures movement only up to {bandwidth_hz(rate_hz, usual):.0f} Hz"
         todo = (
-            f"{usual.rate_hz:.0f} Hz or more keep {bandwidth_hz(usual.rate_hz, usual):.0f} Hz; 100 Hz is a good choice"
+            f"{usual.rate_hz:.0f} Hz or more captures up to {bandwidth_hz(usual.rate_hz, usual):.0f} Hz; 100 Hz is a "
+            f"good choice"
         )
         return warning("rate", words, todo)
     return ok("rate", f"{rate_hz:.0f} Hz")

@@ -1,1 +1,1 @@
-"""The device as a state machine without I/O: events in, commands out, and what survives a restart."""
+"""The device's state machine without I/O: events in, commands out, and the state that survives a restart."""

@@ -1,11 +1,10 @@
-"""The device as a state machine without I/O: an event goes in, the next state and the commands to carry out come out.
+"""The device's state machine without I/O: takes an event, returns the next state and commands to carry out.
 
-What is durable before a command is the supervisor's to guarantee: it stores an update before it reports
-`TrainingFinished`. The state itself is in `edge_agent.machine.state`, its parts are in
-`rounds`, `contributions`, `uploads` and `releases`.
+The supervisor guarantees durability: it stores an update before it reports `TrainingFinished`. The state itself is in
+`edge_agent.machine.state`, its parts are in `rounds`, `contributions`, `uploads` and `releases`.
 
-A plan that promises less privacy than the device requires is refused: the device recognizes on, trains nothing, and
-sends nothing but a status with its signed refusal. Only a person at the device can loosen what it requires.
+A plan that promises less privacy than the device requires is refused: the device keeps recognizing, trains nothing, and
+sends only a status with its signed refusal. Only a person at the device can relax the requirement.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ from federation.privacy.promises import PrivacyPromises, promises_of, required, 
 from federation.protocol.messages import Announcement, Invitation, PlanRefusal
 
 PRESENCE_CHECK_S = 2.0
-"""Within which a fleet answers, each device at its own moment."""
+"""Seconds over which a fleet spreads its answers."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ def _apply(transition: Transition, event: Event) -> None:
 
 
 def _advance(transition: Transition) -> None:
-    """Start what can be started, report what has changed, and leave when there is no more to do."""
+    """Start what can be started, report what changed, and exit when nothing is left to do."""
     contributions.begin_withdrawal(transition)
     if transition.agent.work is None and (work := next_work(transition.agent)):
         rounds.begin(transition, work)
@@ -238,7 +237,7 @@ def _restored(transition: Transition, a: Announcement) -> None:
     contributions.restored(transition, a)
     transition.set(order=None, offered=None, using=0, report=None)
     transition.issue(BeginEpoch(a.epoch, a.round, a.restored_at))
-    transition.issue(Log(f"the server was restored: it is in epoch {a.epoch} now, and at round {a.round}"))
+    transition.issue(Log(f"the server was restored: it is now in epoch {a.epoch}, at round {a.round}"))
 
 
 def _share_of(device: str) -> float:
@@ -266,7 +265,7 @@ def _reconsider(transition: Transition) -> None:
     """Drop the work that what was said last makes worthless."""
     a, work = transition.agent.announcement, transition.agent.work
     if work and work.kind == "train" and not transition.agent.takes_part:
-        rounds.drop(transition, "the person has withdrawn this device")
+        rounds.drop(transition, "the user withdrew this device")
     elif a and work and (reason := superseded(work, a, next_work(transition.agent))):
         rounds.drop(transition, reason)
 
@@ -284,13 +283,15 @@ def _is_refused(transition: Transition, a: Announcement) -> bool:
         _refuse(transition, a, reason)
         return True
     if transition.agent.refusal is not None:
-        transition.issue(Log("the plan promises what this device requires: it takes part again"), NoteRefusedPlan())
+        transition.issue(
+            Log("the plan now promises what this device requires, so the device takes part again"), NoteRefusedPlan()
+        )
     transition.set(refusal=None, refused=None)
     return False
 
 
 def _pin(transition: Transition, promises: PrivacyPromises) -> None:
-    """Require from now on what was promised, but for what the device's settings say."""
+    """Require from now on what was promised, except where the device's settings differ."""
     transition.set(pinned=promises, required=required(promises, transition.policy.privacy))
 
 

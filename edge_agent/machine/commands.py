@@ -1,4 +1,4 @@
-"""What the state machine asks the drivers to do: the output of `edge_agent.machine.agent`."""
+"""Commands to the drivers: the output of `edge_agent.machine.agent`."""
 
 from __future__ import annotations
 

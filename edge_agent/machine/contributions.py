@@ -1,7 +1,7 @@
-"""The part of the state machine that is about a continuous federation: whole sums when windows change, and taking out.
+"""The state machine's part for continuous federations: sending whole sums when windows change, and withdrawal.
 
-Such a federation invites nobody and closes nothing. What a device has sent last is durable with it, so that a restart
-sends nothing twice; another instance of the federation, or a server that was restored, gets the sums anew.
+Such a federation has no invitations and no closing rounds. A device stores what it sent last, so a restart sends
+nothing twice. Another instance of the federation, or a restored server, gets the sums again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def participation(transition: Transition, takes_part: bool) -> None:
     if transition.agent.upload and transition.agent.upload.update_id != leaving:
         uploads.stop(transition)
     transition.set(outbox=tuple(name for name in transition.agent.outbox if name == leaving))
-    transition.issue(Log("the device is withdrawn, as its person asks"))
+    transition.issue(Log("the device is withdrawn at its user's request"))
 
 
 def begin_withdrawal(transition: Transition) -> None:
@@ -63,7 +63,7 @@ def withdrawal_ready(transition: Transition, update_id: str) -> None:
 def trained(transition: Transition, event: TrainingFinished) -> bool:
     """Note what the sums are of that are about to be sent; false if they are not to leave any more."""
     if not transition.agent.takes_part:
-        transition.issue(ForgetUpdate(event.update_id, "refused", "the person has withdrawn this device"))
+        transition.issue(ForgetUpdate(event.update_id, "refused", "the user withdrew this device"))
         return False
     transition.set(contribution=Contribution("sums", event.update_id, event.keys, event.sequence))
     return True
@@ -74,7 +74,7 @@ def acknowledged(transition: Transition, ack: Acknowledgement) -> None:
     sent = transition.agent.contribution
     if sent and sent.kind == "withdrawn" and (ack.status, ack.update_id) == ("refused", sent.update_id):
         transition.set(contribution=replace(sent, kind="unknown", update_id=""))
-        _pause(transition, f"the server refuses to take this device's sums out: {ack.reason}")
+        _pause(transition, f"the server refuses to remove this device's sums: {ack.reason}")
         transition.issue(ForgetContribution())
 
 
@@ -106,4 +106,4 @@ def _pause(transition: Transition, reason: str) -> None:
     # drawn from the device's name, so that a fleet does not come back in step
     pause_s = PAUSE_S * (0.5 + seed_for(0, transition.policy.device, 0, 0) % 1000 / 1000)
     transition.set(contribute_at=transition.now + pause_s, detail=reason)
-    transition.issue(Log(f"{reason}; next try in {pause_s:.0f} s"))
+    transition.issue(Log(f"{reason}; next attempt in {pause_s:.0f} s"))

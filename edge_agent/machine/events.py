@@ -1,4 +1,4 @@
-"""What can happen to a device: the input of `edge_agent.machine.agent`."""
+"""Events of a device: the input of `edge_agent.machine.agent`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The part of the state machine that is about released models: which one is for this device, and which it must leave.
+"""The state machine's part for released models: which one this device should use, and which one it must drop.
 
-It is only asked where the federation uses rollouts. What a device adopts it says once it is in use, so that one way of
-saying it serves the server's orders, `models --rollback`, and a restart after a crash.
+It applies only if the federation uses rollouts. A device reports an adopted model when it is in use, which covers the
+server's orders, `models --rollback`, and a restart after a crash.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def model_in_use(transition: Transition, rollout: int, score: float | None, metr
         _report(transition, rollout, "adopted", score, metric=metric)
     elif report and report.answer == "adopted" and report.rollout != rollout:
         withdrawn = transition.agent.order and report.rollout in transition.agent.order.withdrawn
-        reason = "withdrawn by the server" if withdrawn else "taken back on the device"
+        reason = "withdrawn by the server" if withdrawn else "rolled back on the device"
         _report(transition, report.rollout, "rolled_back", report.score, reason, report.metric)
     _revoke(transition)
 

@@ -1,4 +1,4 @@
-"""The half of the state machine that is about work: a round's download, training, export and judgement."""
+"""The state machine's part for work: a round's download, training, export and evaluation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def conditions(transition: Transition, start: tuple[str, ...], to_continue: tupl
 def _interrupt(transition: Transition, work: PendingWork, reason: str) -> None:
     if work.kind == "train" and work.stage is Stage.EXPORTING:
         drop(transition, reason)
-        transition.issue(Log(f"the model of round {work.round} is exported and judged later: {reason}"))
+        transition.issue(Log(f"the model of round {work.round} is exported and evaluated later: {reason}"))
         return
     if work.stage in (Stage.TRAINING, Stage.EXPORTING):
         transition.issue(StopJob(reason))
@@ -209,7 +209,7 @@ def _note_candidate(transition: Transition, work: PendingWork) -> None:
     others = [candidate for candidate in transition.agent.candidates if candidate.round != work.round]
     transition.set(candidates=(*others, Candidate(work.round, work.model)))
     for oldest in others[: len(others) + 1 - MAX_CANDIDATES]:
-        transition.issue(Log(f"the model of round {oldest.round} is not exported any more: newer ones wait"))
+        transition.issue(Log(f"the model of round {oldest.round} won't be exported, because newer ones wait"))
         _forget_candidate(transition, oldest.round)
 
 
@@ -223,7 +223,7 @@ def _forget_candidate(transition: Transition, number: int) -> None:
 def _job_failed(transition: Transition, work: PendingWork, reason: str, final: bool) -> None:
     if work.kind == "export" or (work.kind == "train" and work.stage is Stage.EXPORTING):
         transition.set(work=None)
-        transition.issue(Log(f"round {work.round} gave no model of its own, the present one stays: {reason}"))
+        transition.issue(Log(f"round {work.round} gave no model, the current one stays: {reason}"))
         _forget_candidate(transition, work.round)
         _report(transition, work, "failed", reason)
     elif final:
@@ -231,7 +231,7 @@ def _job_failed(transition: Transition, work: PendingWork, reason: str, final: b
     elif work.attempt < transition.policy.attempts:
         _back_off(transition, replace(work, attempt=work.attempt + 1), work.attempt, reason)
     else:
-        _skip(transition, work, f"{work.attempt} tries failed, the last one: {reason}")
+        _skip(transition, work, f"{work.attempt} attempts failed, the last one: {reason}")
 
 
 def _refuse_model(transition: Transition, work: PendingWork, reason: str) -> None:
@@ -245,11 +245,11 @@ def _skip(transition: Transition, work: PendingWork, reason: str) -> None:
     if work.kind == "adopt":
         _report(transition, work, "failed", reason)
     if work.release:
-        transition.issue(Log(f"{work.name} is not adopted, the present model stays: {reason}"))
+        transition.issue(Log(f"{work.name} is not adopted, the current model stays: {reason}"))
         releases.failed(transition, work, reason)
         return
     if work.kind == "adopt":
-        transition.issue(Log(f"the global model is not adopted, the present one stays: {reason}"))
+        transition.issue(Log(f"the global model is not adopted, the current one stays: {reason}"))
         _global_judged(transition, work)
         return
     if work.continuous:
@@ -258,7 +258,7 @@ def _skip(transition: Transition, work: PendingWork, reason: str) -> None:
     transition.set(
         done=transition.agent.done | {(work.round, work.model.sha256)}, answered=transition.agent.answered + 1
     )
-    transition.issue(Log(f"round {work.round} is left out: {reason}"), SkipRound(work.round, work.model.sha256, reason))
+    transition.issue(Log(f"round {work.round} is skipped: {reason}"), SkipRound(work.round, work.model.sha256, reason))
 
 
 def _report(
@@ -299,4 +299,4 @@ def _back_off(transition: Transition, work: PendingWork, failures: int, reason: 
     jitter = 0.5 + seed_for(0, transition.policy.device, work.round, failures) % 1000 / 1000
     rest_s = min(MAX_BACKOFF_S, transition.policy.retry_s * 2 ** (failures - 1)) * jitter
     transition.set(work=replace(work, stage=Stage.BACKOFF, resume_at=transition.now + rest_s), detail=reason)
-    transition.issue(Log(f"{reason}; next try in {rest_s:.1f} s"))
+    transition.issue(Log(f"{reason}; next attempt in {rest_s:.1f} s"))

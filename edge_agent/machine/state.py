@@ -1,7 +1,7 @@
-"""The device's state between two events, and what can be read off it.
+"""The device's state between two events, and what follows from it.
 
-Three things go on side by side: one piece of work (a round's training, or the final model), one upload out of the
-outbox, and the connection.
+Three things run concurrently: one piece of work (a round's training, or the final model), one upload from the outbox,
+and the connection.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from gaitway.tasks import task_of
 
 UNANNOUNCED_S = 20.0
 UNANNOUNCED = (
-    "nobody announces this federation: is [agent] federation right, has the operator created it, and is [broker] (or, "
-    "over HTTP, [server] url) that of its server?"
+    "this federation isn't announced: check [agent] federation, that the operator created it, and that [broker] (or, "
+    "over HTTP, [server] url) is its server's"
 )
 
 
 WITHOUT_PROGRAM = (
-    "this device has no torch, and its server has no program for it (yet): `program` of GET /v1/federations/{name} "
-    "says why, or adds updates up by secure sums, which is done with torch so far; gaitway[edge] brings it"
+    "this device has no torch, and its server has no program for it (yet; `program` of GET /v1/federations/{name} "
+    "says why) or uses secure sums, which need torch; install gaitway[edge]"
 )
-WITHDRAWN = "withdrawn by the person: it sends nothing that its windows say until it is told to take part again"
+WITHDRAWN = "withdrawn by the user: it sends nothing derived from its windows until `take-part`"
 
 
 class Stage(StrEnum):
@@ -58,7 +58,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class Policy:
-    """What the state machine is told once."""
+    """The state machine's fixed settings."""
 
     device: str
     ack_timeout_s: float = 15.0
@@ -388,7 +388,7 @@ def superseded(work: PendingWork, a: Announcement, following: PendingWork | None
 
 
 def status_of(agent: Agent) -> DeviceStatus:
-    """Put the state into the words of the protocol."""
+    """Return the state as a status message."""
     a, work = agent.announcement, agent.work
     round_number = work.round if work else a.round if a else 0
     # nothing of a device alone is told where the server learns sums, or is to learn nothing else

@@ -1,4 +1,4 @@
-"""One step of the device's state machine under way: what `edge_agent.machine.agent` and its two halves work on."""
+"""A step of the device's state machine in progress, which `edge_agent.machine.agent` and its parts modify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The half of the state machine that is about uploads: one update at a time out of the outbox, until it is answered."""
+"""The state machine's part for uploads: one update at a time from the outbox, until the server answers it."""
 
 from __future__ import annotations
 

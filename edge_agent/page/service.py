@@ -336,7 +336,7 @@ class PageService:
     @contextmanager
     def _windows(self) -> Iterator[WindowStore]:
         if not (self._folder / WINDOWS_FILE).is_file():
-            raise StoreError("there are no windows yet; they come once a plan is known and a sensor delivers")
+            raise StoreError("there are no windows yet; they come once a plan is known and a sensor delivers data")
         with closing(WindowStore(self._folder)) as store:
             yield store
 

@@ -1,4 +1,4 @@
-"""Where samples come from: one class per source, all feeding the same pipeline through a `Collector`."""
+"""Sensor sources: one class per source, all feeding the same pipeline through a `Collector`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From samples to kept windows: what every sensor source pushes into. Only the source's thread calls it."""
+"""Turns samples into stored windows; every sensor source pushes into it, only from its own thread."""
 
 from __future__ import annotations
 

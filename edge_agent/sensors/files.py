@@ -1,4 +1,4 @@
-"""Sources that read files: of any layout that a description states, and what phones' apps have exported."""
+"""File sources: files of any described layout, and phone apps' exports."""
 
 from __future__ import annotations
 

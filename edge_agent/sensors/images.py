@@ -1,10 +1,10 @@
-"""Images from a folder: class by class in folders named after the classes, or images and masks side by side.
+"""Images from a folder: in subfolders named after the classes, or as pairs of images and masks.
 
     path/apple/0001.jpg          classification: the folder below `path` names the class
     path/images/0001.jpg         segmentation: the mask of the same name, a PNG whose values are numbers of classes
     path/masks/0001.png
 
-The folder is looked through again every few seconds: new files are taken, changed ones replace what was taken of them.
+The folder is scanned every few seconds: new files are imported, and changed ones replace their earlier import.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def folder_of(config: Config) -> Path:
     """
     path = config.sensors.path
     if path is None or not path.is_dir():
-        raise SensorError(f"[sensors] path is {str(path or '')!r}, which is no folder; set it to one with images")
+        raise SensorError(f"[sensors] path is {str(path or '')!r}, which isn't a folder; set it to one with images")
     return path
 
 
@@ -173,7 +173,7 @@ def read_image(folder: Path, path: Path, plan: Plan, settings: ImagePreparation)
     if label not in plan.labels:
         if task_of(plan.task).has_classes:
             known = ", ".join(plan.labels)
-            raise ImageError(f"it lies in no folder that is named after a class; the plan has {known}")
+            raise ImageError(f"its folder isn't named after a class; the plan has {known}")
         label = UNLABELLED
     return ImageExample(x, label, None, name)
 

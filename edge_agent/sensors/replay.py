@@ -1,4 +1,4 @@
-"""What is recorded already as a sensor source: files, each taken once and whole, and a data set's recordings."""
+"""Replays recordings as a sensor source: files, each imported once and whole, and a data set's recordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sensor source is to the supervisor, the thread that each runs in, and how a live one is doing."""
+"""The interface of sensor sources, the thread that each runs in, and the health of a live one."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class ThreadedSource(ABC):
         if wanted != self.makes:
             what = "windows of motion sensors" if wanted == "windows" else "images"
             raise SensorError(
-                f"the federation learns from {what}, and [sensors] source = {self.config.sensors.source!r} gives "
-                f"{self.makes}; set another source, or take part in another federation"
+                f"the federation learns from {what}, but [sensors] source = {self.config.sensors.source!r} delivers "
+                f"{self.makes}; set another source, or join another federation"
             )
 
     def _pause(self, failure: ThreadFailure) -> None:

@@ -1,7 +1,7 @@
-"""Finished windows into the database, through a full disk, a broken file and one that is busy.
+"""Writes finished windows to the database, and copes with a full disk, a damaged file and a locked one.
 
-Only the collecting thread calls it. A full disk or a locked file pauses it, a broken database is replaced, and it says
-so each time; what cannot be kept waits in memory, as much as is reasonable.
+Only the collecting thread calls it. A full disk or a locked file pauses it, and a damaged database is replaced; each is
+logged. Windows that can't be stored wait in memory, up to a limit.
 """
 
 from __future__ import annotations

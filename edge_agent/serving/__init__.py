@@ -1,1 +1,1 @@
-"""The device's own model: accepted by its own windows, rolled back, and used on the live stream."""
+"""The device's model: accepted by its own windows, rolled back, and used on the live stream."""

@@ -1,4 +1,4 @@
-"""Which model a device uses after a job: the likeliest of those that work, or what the operator released.
+"""Decides which model a device uses after a job: the most promising one that works, or the operator's release.
 
 Every model that the device holds runs on the same windows and must work, as `gaitway.tasks` has it. Where the holdout
 can't tell, what the server knows of the version from other devices stands in. Among those that work,
@@ -59,7 +59,7 @@ class NewModel(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A candidate after its check: `answer` where that alone decides, None where it works; `why` in words."""
+    """A candidate after its check: `answer` if that alone decides, None if it works; `why` explains it."""
 
     candidate: NewModel
     run: ModelEvaluation | None
@@ -222,7 +222,7 @@ def _no_candidate(folder: Path, command: Evaluate) -> Verdict:
     try:
         why = str(json.loads((folder / RESULT).read_bytes())["no_model"])
     except (OSError, ValueError, KeyError):
-        left = f"{name}: the training process left no model, the present model stays"
+        left = f"{name}: the training process left no model, the current model stays"
         return Verdict(command.round, command.kind, "failed", left, release=command.release)
-    reason = f"{name}: {why}, the present model stays"
+    reason = f"{name}: {why}, the current model stays"
     return Verdict(command.round, command.kind, "none", reason, release=command.release)

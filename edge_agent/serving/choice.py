@@ -1,4 +1,4 @@
-"""How a device chooses among models that work: `federation.rounds.serving` on its own windows, and why in words."""
+"""Chooses among working models by `federation.rounds.serving` on the device's windows, and explains why."""
 
 from __future__ import annotations
 
@@ -224,16 +224,16 @@ def judge_release(
     """
     score = run.soundness.words
     if present is None:
-        why = "the present model does not run any more" if has_model else "there was no model before"
+        why = "the current model no longer runs" if has_model else "there was no model before"
         return "adopted", "; ".join(filter(None, [score, why]))
     if not len(windows.groups):
-        return "adopted", "there are no held-out examples to compare it with the present model"
+        return "adopted", "there are no held-out examples to compare it with the current model"
     paired = PairedComparison.of(windows.groups, run.quality, present.quality)
-    why = f"{score} and {present.score:.3f} of the present model; {paired.words}"
+    why = f"{score} and {present.score:.3f} for the current model; {paired.words}"
     if run.gain(present) >= 0 and present.soundness.failure_reason:
-        return "adopted", f"{why}; the present model does not work: {present.soundness.failure_reason}"
+        return "adopted", f"{why}; the current model doesn't work: {present.soundness.failure_reason}"
     if run.gain(present) >= 0 and not paired.is_worse:
         return "adopted", f"{why}; a released model need not be better, and it is no worse"
     if run.gain(present) <= 0 and paired.is_worse:
         return "refused", f"{why}; it is worse"
-    return "kept", f"{why}; it scores lower here, so the present model stays"
+    return "kept", f"{why}; it scores lower here, so the current model stays"

@@ -1,4 +1,4 @@
-"""Which of a network's heads a device serves with: the shared one, its own, and both without the phone's axes.
+"""The heads of a network that a device can serve with: the shared one, its own, and both without the phone's axes.
 
 All of them come out of one exchange of sums; a network of the device's own may be among them (`add_network`). Where
 at least two activities have five contiguous labelled windows each, the heads are compared on those of these windows
@@ -36,8 +36,8 @@ MIN_CONTIGUOUS = 5
 """Labelled windows of one activity in one session: of fewer, a holdout says nothing."""
 MIN_CLASSES = 2
 _REASONS = {
-    SHARED_ANY_ORIENTATION: "; this device seems to lie otherwise than most, and this head does not know how it lies",
-    ADAPTED: "; its windows without labels count a little as what the shared head names them",
+    SHARED_ANY_ORIENTATION: "; this device's orientation seems unusual, and this head doesn't depend on it",
+    ADAPTED: "; its unlabelled windows count a little, with the shared head's labels",
 }
 
 
@@ -131,7 +131,7 @@ def choose_head(
 
 def _without_labels(heads: Sequence[Head], is_far: bool) -> Choice:
     named = {head.name: head for head in heads}
-    few = f"No head is scored: fewer than {MIN_CLASSES} activities have {MIN_CONTIGUOUS} labelled windows in a row"
+    few = f"No head was scored: fewer than {MIN_CLASSES} activities have {MIN_CONTIGUOUS} labelled windows in a row"
     name = head_without_labels(named, is_far)
     return Choice(named.get(name, heads[0]).run, {}, few + _REASONS.get(name, ""))
 
@@ -175,13 +175,13 @@ def add_network(heads: Path, folder: Path, labels: Sequence[str], threads: int) 
         _copy(heads / NETWORK, folder, labels, threads)
     except (AgentError, ExportError, OSError, ValueError, KeyError) as error:
         shutil.rmtree(heads / NETWORK, ignore_errors=True)
-        return f"no network of {folder} is compared: {error}"
+        return f"the network in {folder} isn't compared: {error}"
     return ""
 
 
 def _copy(target: Path, folder: Path, labels: Sequence[str], threads: int) -> None:
     if not (folder / FILE_NAME).is_file():
-        raise StoreError("no agent has worked there yet")
+        raise StoreError("no agent has run there yet")
     with closing(StateStore(folder)) as store:
         model = ModelRegistry(store).present()
     if model is None or "head" in model:

@@ -1,4 +1,4 @@
-"""The models that a device keeps, and how the present one changes: commit, rollback, revoke.
+"""The models that a device stores, and changes of the current one: commit, rollback, revoke.
 
 Kept are the last two good ones, and of each source the one that was judged last, adopted or not: it is run again
 whenever another is judged.
@@ -180,10 +180,10 @@ class ModelRegistry:
         """
         now, before = (self._read(name) for name in MODEL_KEYS)
         if now is None or before is None:
-            raise StoreError("there is no earlier good model to go back to; the device keeps the last two")
+            raise StoreError("there is no earlier good model to return to; the device stores the last two")
         if not _is_whole(before):
-            raise StoreError(f"{before['path']} is gone or damaged; the present model stays")
-        reason = f"{name_of(before)}: taken back by hand, in place of the {name_of(now)}"
+            raise StoreError(f"{before['path']} is missing or damaged; the current model stays")
+        reason = f"{name_of(before)}: restored manually, in place of the {name_of(now)}"
         before = {**before, "why": reason}
         row = AdoptionRecord(before["round"], before["source"], True, reason, before, time.time())
         # what a person left does not come back by itself when others are judged

@@ -1,4 +1,4 @@
-"""A device's models run on the same windows: what each answers, whether it works, and what it gains over another."""
+"""Runs a device's models on the same windows: their answers, whether they work, and their gains over each other."""
 
 from __future__ import annotations
 

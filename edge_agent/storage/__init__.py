@@ -1,1 +1,1 @@
-"""What the device must not lose, and the windows that it has collected: SQLite, bounded and repaired."""
+"""The device's durable state and its collected windows: SQLite, bounded and repaired."""

@@ -1,4 +1,4 @@
-"""Where a device's broker is: as its config says, else as the server said when the device enrolled; never by a guess.
+"""A device's broker address: from its config, or from the server at enrolment, but never guessed.
 
 What the server says is not taken where it would take protection away: a device that enrolled over TLS speaks to no
 broker without TLS, unless both are this machine. A broker on loopback is the server's own: on another machine that is
@@ -33,7 +33,7 @@ def broker_place(config: Config) -> BrokerPlace | None:
         raise ConfigError(problem)
     if section.tls and not address.tls:
         place = f"{address.host}:{address.port}"
-        raise ConfigError(f"[broker] tls is set, but the server's broker at {place} is without TLS; ask its operator")
+        raise ConfigError(f"[broker] tls is set, but the server's broker at {place} has no TLS; ask its operator")
     return BrokerPlace(address.host, address.port, address.tls, section.ca_file, section.keepalive_s)
 
 
@@ -46,7 +46,7 @@ def require_place(config: Config) -> BrokerPlace:
     place = broker_place(config)
     if place is None:
         raise ConfigError(
-            "it is not known where the broker is: [broker] host is not set, and the server has not named one to this "
+            "no broker address configured: [broker] host is not set, and the server has not named one to this "
             'device; set [broker] host and port, or [server] transport = "http" to do without one. Its operator can '
             "set public_broker_url, which the server then says at `enrol`"
         )

@@ -1,4 +1,4 @@
-"""What the person at this device agrees to: whether it takes part, and how much privacy a plan must promise.
+"""The user's consent on this device: whether it takes part, and the privacy that a plan must promise.
 
 Both are values in the device's database, which the agent looks at four times a second; they outlive restarts, epochs
 and federations that are re-created. The server can't change a pin: a person accepts other promises with the command
@@ -46,11 +46,11 @@ class Participation(NamedTuple):
             return "This device takes part."
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.withdrawn_at))
         done = (
-            "the next version of the model is without this device's windows"
+            "the next version of the model excludes this device's windows"
             if self.is_confirmed
-            else "the server has not confirmed it yet, and is asked until it does"
+            else "the server hasn't confirmed it yet; the request is repeated until it does"
         )
-        return f"This device was withdrawn on {when}: {done}. It sends nothing until `take-part` is asked for."
+        return f"This device was withdrawn on {when}: {done}. It sends nothing until `take-part`."
 
 
 def participation(store: StateStore) -> Participation:
@@ -164,9 +164,9 @@ def accept_refused_plan(store: StateStore, settings: PrivacyPromises, shown: str
     """
     plan = refused_plan(store)
     if plan is None:
-        raise StoreError("this device refuses no plan, so there is nothing to accept")
+        raise StoreError("this device doesn't refuse a plan, so there is nothing to accept")
     if shown and shown != describe_promises(plan.promises):
-        raise StoreError("the server has changed its plan since; look at what it promises now")
+        raise StoreError("the server has since changed its plan; check its current promises")
     if reason := shortfall(plan.promises, required(None, settings)):
         raise StoreError(
             f"{reason} by [privacy] require in its settings file: change it there, and start the agent again"
@@ -180,9 +180,9 @@ def describe_privacy(store: StateStore, settings: PrivacyPromises) -> list[str]:
     pinned, plan = pinned_promises(store), refused_plan(store)
     if pinned is None and not settings.model_fields_set:
         return []
-    words = [f"Required here, whatever the server says: {describe_promises(required(pinned, settings))}"]
+    words = [f"Required by this device: {describe_promises(required(pinned, settings))}"]
     if plan is not None:
-        words += [describe_refusal(store), f"The server's plan promises now: {describe_promises(plan.promises)}"]
+        words += [describe_refusal(store), f"The server's plan promises: {describe_promises(plan.promises)}"]
     return words
 
 

@@ -1,4 +1,4 @@
-"""The device's own key, what the server gave it for it, and who vouches for it: for its owner's eyes alone."""
+"""The device's key, its credentials from the server, and its voucher, readable only by their owner."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _raw_key(text: str) -> str:
     except ValueError as error:
         raise ValueError("the server's key is not base64") from error
     if len(raw) != PUBLIC_KEY_BYTES:
-        raise ValueError(f"the server's key has {len(raw)} bytes, an ed25519 key has {PUBLIC_KEY_BYTES}")
+        raise ValueError(f"the server's key has {len(raw)} bytes; an ed25519 key has {PUBLIC_KEY_BYTES}")
     return text
 
 
@@ -99,7 +99,7 @@ def key_of(path: Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"server.key_file {path} cannot be read: {error}") from error
     if not re.fullmatch(r"[\x21-\x7e]{1,1024}", text):
-        raise ConfigError(f"server.key_file {path} holds no API key; expected one line, gw_…")
+        raise ConfigError(f"server.key_file {path} contains no API key; expected one line, gw_…")
     return text
 
 
@@ -160,7 +160,7 @@ def device_key(folder: Path) -> Ed25519PrivateKey:
     try:
         found = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"the device's key {path} cannot be used: {error}; move it away and enrol anew") from error
+        raise ConfigError(f"the device's key {path} cannot be used: {error}; move it away and enrol again") from error
     if not isinstance(found, Ed25519PrivateKey):
         raise ConfigError(f"{path} holds a {type(found).__name__}, expected an ed25519 key; move it away")
     return found

@@ -1,4 +1,4 @@
-"""The device's data folder: what lies in it, whose it is, and that one process works in it. No file is half written."""
+"""The device's data folder: its files, its identity, and the lock of its one process. Files are written atomically."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def lock_folder(store: StateStore, me: AgentSection) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.close()
-        raise ConfigError(f"another agent works in {store.folder}; end it, or set another data_dir") from error
+        raise ConfigError(f"another agent is using {store.folder}; stop it, or set another data_dir") from error
     for name, expected in (("device", me.device), ("federation", me.federation)):
         if (owner := store.get(name)) not in ("", expected):
             lock.close()

@@ -1,4 +1,4 @@
-"""SQLite as this package uses it: WAL, full durability, one transaction per method, and errors in words.
+"""SQLite for this package: WAL, full durability, one transaction per method, and readable errors.
 
 A full disk is `DiskFullError` (nothing was changed, try again when there is room), a file that another program holds is
 `LockedError` (the same, when it is free); anything else that SQLite says about the file is `DamagedError`.
@@ -58,7 +58,7 @@ class LockPatience:
             raise error
         if not self._is_waiting:
             self._is_waiting = True
-            log.warning("%s; waiting for it, and keeping what comes meanwhile in memory", error)
+            log.warning("%s; waiting for it, and keeping new data in memory", error)
         self._tell(f"waiting: {error}")
 
 
@@ -146,9 +146,9 @@ def sqlite_errors(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         code = error_code(error)
         if code in FULL:
-            raise DiskFullError(f"no room on the disk for {path}: {error}; delete something else there") from error
+            raise DiskFullError(f"no space on the disk for {path}: {error}; free some space") from error
         if code in LOCKED:
-            raise LockedError(f"{path} is locked by another program; end that one if this lasts ({error})") from error
+            raise LockedError(f"{path} is locked by another program; stop it if this lasts ({error})") from error
         if code in NOT_DAMAGED:
             raise StoreError(f"{path} cannot be used: {error}") from error
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):

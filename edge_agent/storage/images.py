@@ -1,4 +1,4 @@
-"""What a device keeps of images, which have no rate and no time: bytes of one shape, and a class or a mask."""
+"""Stored images, which have no rate and no time: bytes of one shape, and a class or a mask."""
 
 from __future__ import annotations
 

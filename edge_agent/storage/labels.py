@@ -1,4 +1,4 @@
-"""Giving windows an activity afterwards, by time, file or session, and the activities that only this person has.
+"""Labels windows by time, file or session, and manages the user's own activities.
 
 A person's own activities are classes behind the federation's, which the device learns for itself. Their windows are in
 nothing that is sent, unless the person says as which of the federation's activities they may count; the name is never
@@ -68,7 +68,9 @@ def plan_labels(store: WindowStore) -> tuple[str, ...]:
     """Return the labels of the plan that the agent last collected for; raises LabelError before there was one."""
     text = store.get("labels")
     if not text:
-        raise LabelError("no plan is known yet, so there are no labels; start the agent once with its server in reach")
+        raise LabelError(
+            "no plan is known yet, so there are no labels; start the agent once while its server is reachable"
+        )
     labels = tuple(json.loads(text))
     if not labels:
         raise LabelError("this federation learns a number, which comes with the samples: windows need no label")
@@ -79,7 +81,7 @@ def known_activity(name: str, labels: Sequence[str]) -> str:
     """Return the label that is meant, whatever its case; raises LabelError with the nearest one."""
     by_lower = {label.lower(): label for label in labels}
     if (found := by_lower.get(cleaned(name.strip().lower()))) is None:
-        raise LabelError(f"{name!r} is no activity of this federation; {unknown_class(name, labels)}")
+        raise LabelError(f"{name!r} isn't an activity of this federation; {unknown_class(name, labels)}")
     return found
 
 
@@ -104,9 +106,9 @@ def label_file(store: WindowStore, file: str, activity: str) -> Labelled:
     names = {session.number: session.file for session in sessions(store)}
     found = {name for name in names.values() if name == file or name.endswith(f"/{file}")}
     if len(found) != 1:
-        several = f"{len(found)} files end so: {', '.join(sorted(found)[:5])}; give more of the path"
+        several = f"{len(found)} files match: {', '.join(sorted(found)[:5])}; give more of the path"
         nearest = did_you_mean(file, sorted(set(names.values()))) if names else "none is in yet"
-        raise LabelError(f"{file!r} names no one file; {several if found else nearest}")
+        raise LabelError(f"{file!r} doesn't name exactly one file; {several if found else nearest}")
     return label_sessions(store, [number for number, name in names.items() if name in found], activity)
 
 
@@ -114,7 +116,7 @@ def label_sessions(store: WindowStore, numbers: Sequence[int], activity: str) ->
     """Give an activity to every window of some sessions; raises LabelError for one that is not there."""
     known = {session.number for session in sessions(store)}
     if missing := sorted({*numbers} - known):
-        raise LabelError(f"there is no session {missing[0]}; `label --sessions` lists those that there are")
+        raise LabelError(f"there is no session {missing[0]}; `label --sessions` lists the sessions")
     among = f"session IN ({','.join(str(int(number)) for number in numbers)})"
     return _label(store, activity, f"{OWN} AND {among}", {"from": 0.0, "to": 0.0})  # no time: it holds for none to come
 
@@ -152,7 +154,7 @@ def undo(store: WindowStore) -> Labelled:
     with store.writing() as db:
         row = db.execute("SELECT id, activity FROM spans ORDER BY id DESC LIMIT 1").fetchone()
         if row is None:
-            raise LabelError("there is no label command to take back")
+            raise LabelError("there is no label command to undo")
         span, activity = int(row[0]), str(row[1])
         restored = db.execute(
             "UPDATE windows SET activity = (SELECT before FROM changes WHERE span = ?1 AND window = windows.id) "
@@ -202,9 +204,9 @@ def add_activity(store: WindowStore, name: str, labels: tuple[str, ...]) -> str:
     if not 0 < len(name) <= MAX_NAME_LENGTH:
         raise LabelError(f"a name has 1 to {MAX_NAME_LENGTH} letters; this one has {len(name)}")
     if name.lower() in {activity.lower() for activity in (*labels, *known)}:
-        raise LabelError(f"there is an activity {name} already; choose another name")
+        raise LabelError(f"an activity {name} already exists; choose another name")
     if len(known) >= MAX_ACTIVITIES:
-        raise LabelError(f"there are {len(known)} activities of your own, and no more fit; remove one first")
+        raise LabelError(f"there are already {len(known)} activities of your own, the maximum; remove one first")
     store.put(**{PERSONAL: json.dumps({**known, name: ""})})
     return name
 

@@ -1,4 +1,4 @@
-"""A broken windows database is set aside; what can still be read of it goes into a fresh one."""
+"""Repairs a damaged windows database: sets it aside, and copies what is readable into a new one."""
 
 from __future__ import annotations
 

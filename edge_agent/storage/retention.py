@@ -1,4 +1,4 @@
-"""How long windows are kept: of too many, the oldest of the largest class go first, so that rare classes stay.
+"""Retention of windows: beyond the limit, the oldest of the largest class are deleted first, so rare classes stay.
 
 Age is time that the device has lived through, not what its clock was set to. A board without a battery for its clock
 starts in 1970, or at its last shutdown, until the network sets it; and a clock that is set forward by years must not

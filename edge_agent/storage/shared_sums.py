@@ -1,4 +1,4 @@
-"""What a continuous federation has published last, read without torch: the sums of everybody's windows."""
+"""Reads a continuous federation's latest published sums over everyone's windows, without torch."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def read_shared_sums(path: Path, classes: int) -> SharedSums:
     try:
         with safe_open(path, framework="numpy") as file:
             if missing := sorted({*_NAMES} - {*file.keys()}):
-                raise StoreError(
-                    f"the federation's last model holds no {missing[0]}: it learns by training, not by sums"
-                )
+                raise StoreError(f"the federation's last model has no {missing[0]}: it learns by training, not by sums")
             gram, moment, clients = (file.get_tensor(name) for name in _NAMES)
     except (OSError, SafetensorError) as error:
         raise StoreError(f"the federation's last model cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""What the device must not lose: an SQLite database (WAL) for outbox, rounds, adoptions and single values.
+"""The device's durable state: an SQLite database (WAL) for outbox, rounds, adoptions and single values.
 
 The windows have a file of their own, `edge_agent.storage.window_store`. Each method is one transaction. Each thread and
 process opens its own `StateStore`; SQLite orders them. This file is never replaced: what the server has not answered
@@ -181,7 +181,7 @@ class StateStore:
     def replace_outbox(self, manifest: UpdateManifest, path: Path, **pairs: str) -> None:
         """Put one update in place of all that wait, and set values with it; the file is durable before."""
         kept = (manifest.update_id, str(path.relative_to(self.folder)), write(manifest), time.time())
-        reason = "the person has withdrawn this device, or it has no windows to train on any more"
+        reason = "the user withdrew this device, or it has no windows left to train on"
         with self._writing() as db:
             db.execute("DELETE FROM outbox")
             db.execute("INSERT INTO outbox VALUES (?, ?, ?, ?)", kept)
@@ -259,6 +259,7 @@ def _not_replaced(folder: Path) -> Iterator[None]:
         yield
     except DamagedError as error:
         raise DamagedError(
-            f"{error}. It holds what the server has not answered yet, so it is not replaced by itself: put a backup "
+            f"{error}. It contains updates that the server hasn't answered, so it isn't replaced automatically: put a "
+            f"backup "
             f"in its place, or move it away to give up the updates in {folder / 'outbox'}; windows and models stay"
         ) from error

@@ -1,4 +1,4 @@
-"""A day of the device: how much it moved, what was recognized and what is labelled, minute by minute.
+"""The device's timeline: movement, recognized activities and labels, minute by minute.
 
 The classifier adds up what it sees in the table `minutes` of windows.sqlite; labels are those of the windows that are
 kept. What is labelled here is labelled as by `label`, so it counts in the next round or the next sums.

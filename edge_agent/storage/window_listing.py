@@ -1,4 +1,4 @@
-"""Looking over the kept windows: by class and day, as a file for other programs, and deleting some."""
+"""Lists stored windows by class and day, exports them for other programs, and deletes some."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def export(store: WindowStore, selection: Selection, path: Path) -> int:
     with store.reading() as db:
         sizes = [row[0] for row in db.execute(f"SELECT DISTINCT LENGTH(x) FROM windows WHERE {condition}", values)]
         if len(sizes) != 1:
-            what = "are of several lengths; choose some by --from and --to" if sizes else "are none of these"
+            what = "have several lengths; select some with --from and --to" if sizes else "are no such windows"
             raise StoreError(f"nothing was written: there {what}")
         rows = db.execute(
             f"SELECT x, activity, start_s, session, origin FROM windows WHERE {condition} ORDER BY id", values

@@ -1,4 +1,4 @@
-"""The device's windows in an SQLite file of their own (WAL): with or without an activity, bounded, deletable.
+"""The device's windows in a separate SQLite file (WAL): labelled or not, bounded, deletable.
 
 Apart from `agent.sqlite` because it is large and written all the time: if a page of it breaks, the outbox is not
 touched. An activity is kept as a word, so windows outlive a plan. Every method is one transaction; each thread and

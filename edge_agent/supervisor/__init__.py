@@ -1,1 +1,1 @@
-"""The long-running process: it feeds events to the state machine and carries its commands out."""
+"""The long-running process, which feeds events to the state machine and carries out its commands."""

@@ -1,4 +1,4 @@
-"""What takes a while and needs no order: downloads, and the judgement of candidates; each in a thread of its own."""
+"""Slow, independent tasks, each in its own thread: downloads, and the evaluation of candidates."""
 
 from __future__ import annotations
 
@@ -136,5 +136,5 @@ class BackgroundTasks:
 
 
 def _failed(memory: str, command: Evaluate, reason: str) -> Evaluated:
-    why = f"round {command.round}: the candidate cannot be judged: {reason}"
+    why = f"round {command.round}: the candidate can't be evaluated: {reason}"
     return Evaluated(memory, command, Verdict(command.round, command.kind, "failed", why, release=command.release))

@@ -1,4 +1,4 @@
-"""Everything that the supervisor drives, opened from a config; each part gets what it needs when it is made.
+"""Opens everything that the supervisor drives from a config, and wires the parts.
 
 A driver does its work on threads of its own, and says what comes of it by `post`.
 """

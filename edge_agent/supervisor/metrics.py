@@ -43,7 +43,7 @@ def gauges(agent: Agent, data_dir: Path) -> Iterator[Gauge]:
     yield Gauge(
         "gaitway_device_connected", "whether the broker, or the server over HTTP, is connected", agent.connected
     )
-    yield Gauge("gaitway_device_round", "the round that it knows of", status.round)
+    yield Gauge("gaitway_device_round", "latest known round", status.round)
     yield Gauge("gaitway_device_examples", "examples to train on", status.examples)
     yield Gauge("gaitway_device_outbox_updates", "updates that the server has not answered", len(agent.outbox))
     yield Gauge("gaitway_device_acknowledged_updates", "updates answered since the start", agent.answered)
@@ -51,10 +51,10 @@ def gauges(agent: Agent, data_dir: Path) -> Iterator[Gauge]:
         yield Gauge("gaitway_device_state", "1 for what it is doing", status.state == state, f'{{state="{state}"}}')
     answered = status.adoption.answer if status.adoption else ""
     for answer in ANSWERS:
-        about = "1 for what became of the last model that it might have used"
+        about = "1 for the outcome of its last candidate model"
         yield Gauge("gaitway_device_adoption", about, answered == answer, f'{{answer="{answer}"}}')
     for thread, count in thread_failures.counts().items():
-        about = "unexpected failures of a thread since the start; it was started again"
+        about = "unexpected failures of a thread since the start, each followed by a restart"
         yield Gauge("gaitway_device_thread_failures", about, count, f'{{thread="{thread}"}}')
     yield Gauge("gaitway_device_disk_free_bytes", "free where its data lie", shutil.disk_usage(data_dir).free)
     yield Gauge("process_resident_memory_bytes", "memory of the supervisor", _resident_bytes())

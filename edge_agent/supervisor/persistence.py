@@ -1,4 +1,4 @@
-"""What survives a restart, and the steps that change it: a trained round, an answered update, another plan."""
+"""The state that survives a restart, and its changes: a trained round, an answered update, another plan."""
 
 from __future__ import annotations
 

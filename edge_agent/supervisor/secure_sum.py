@@ -1,4 +1,4 @@
-"""The device's part in the secure sum of a round, on disk: its numbers, its state, and what it says.
+"""The device's part in a round's secure sum, on disk: its numbers, its state, and its messages.
 
 The state machine is `federation.secure_sums.client`. Its state and the message that follows from it are written in one
 transaction, and a message leaves from the outbox like any update; so a device that was killed goes on, or has said

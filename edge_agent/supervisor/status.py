@@ -1,4 +1,4 @@
-"""What a device does and has done: one JSON file beside its database for programs, sentences for people."""
+"""A device's status and history: a JSON file next to its database for programs, sentences for people."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ def describe_device(store: StateStore, device: str, *, running: bool) -> list[st
     age_s = max(0.0, time.time() - doing["at"])
     waiting = len(store.outbox())
     verb = "is" if running else "was" if doing["left"] else "was ended from outside while it was"
-    rest = "" if running else " It does not run now."
+    rest = "" if running else " It isn't running."
     return [
         f"{device} {verb} {doing['words']} (said {age_s:.0f} s ago).{rest}",
-        *([f"It would not train now: {'; '.join(doing['blockers'])}."] if running and doing.get("blockers") else []),
-        f"{waiting} of its updates wait for the server's answer." if waiting else "No update waits for an answer.",
+        *([f"It can't train now: {'; '.join(doing['blockers'])}."] if running and doing.get("blockers") else []),
+        f"{waiting} of its updates wait for the server's answer." if waiting else "No update is waiting for an answer.",
         *(ThreadFailure(**failure).describe(time.time()) for failure in doing.get("failures", []) if running),
         *filter(None, [describe_restore(store), describe_participation(store), describe_refusal(store)]),
         *_trained_by(store),
@@ -113,7 +113,7 @@ def describe_device(store: StateStore, device: str, *, running: bool) -> list[st
         *_left_alone(store),
         *(describe_live(store.folder) if running else []),
         *(_home(store) if running else []),
-        *(f"Round {row.round} was left out: {row.reason}." for row in store.rounds() if row.status == "left out"),
+        *(f"Round {row.round} was skipped: {row.reason}." for row in store.rounds() if row.status == "left out"),
     ]
 
 
@@ -121,7 +121,7 @@ def _home(store: StateStore) -> list[str]:
     problem = store.get(HOME_ASSISTANT_PROBLEM)
     if not problem or home_assistant_is_off(store):
         return []
-    return [f"Home Assistant is told nothing: {problem}; it is tried again by itself."]
+    return [f"Reports to Home Assistant fail: {problem}; the device retries automatically."]
 
 
 def describe_participation(store: StateStore) -> str:
@@ -160,7 +160,7 @@ def _left_alone(store: StateStore) -> list[str]:
 
 _WHY = {
     "kept": "works, but another one is expected to be better",
-    "refused": "is worse than its present one",
+    "refused": "is worse than its current one",
     "failed": "does not work",
     "undecided": "could not be checked, neither here nor by the server's score",
 }
@@ -230,7 +230,7 @@ def _obstacles(folder: Path, limits: WindowsSection) -> list[str]:
             f"{limits.min_free_mb:.0f}; it goes on by itself when there is room."
         )
     if (folder / DAMAGED_FILE).is_file():
-        found.append(f"A broken file of windows was set aside as {DAMAGED_FILE}; delete it when it is not needed.")
+        found.append(f"A damaged file of windows was set aside as {DAMAGED_FILE}; delete it when you don't need it.")
     return found
 
 
@@ -263,7 +263,7 @@ def describe_release(store: StateStore, device: str) -> list[str]:
         share = (
             f"{order.share_millionths / 10_000:g} % of the devices" if order.share_millionths else "groups of devices"
         )
-        words.append(f"{_named(order.candidate)} goes to {share} for now; this one waits for its wave.")
+        words.append(f"{_named(order.candidate)} goes to {share} for now; this device waits for its wave.")
     return words
 
 
@@ -273,7 +273,7 @@ def _about(offered: Release, report: ReleaseReport | None, judged: AdoptionRepor
         return f"{_named(offered)} is for it, and was {_DONE[report.answer]}{reason}."
     undecided = judged and (judged.round, judged.source, judged.answer) == (offered.round, "global", "undecided")
     if undecided and offered.model.score is None:
-        return f"{_named(offered)} is for it, and waits for a score by devices that can check it."
+        return f"{_named(offered)} is for this device, and waits for scores from devices that can check it."
     return f"{_named(offered)} is for it; it is taken up when there is no round to train, and the device may work."
 
 

@@ -1,1 +1,1 @@
-"""A person teaches the device by doing: lessons of 20 seconds, the head that they give, and how well it does."""
+"""Teach me: lessons of 20 seconds, the resulting head, and its evaluation."""

@@ -1,4 +1,4 @@
-"""The head that a device's own windows and everybody's sums give, and how well it does on windows left out."""
+"""The head from a device's own windows and everyone's sums, and its evaluation on left-out windows."""
 
 from __future__ import annotations
 

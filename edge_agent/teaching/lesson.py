@@ -1,4 +1,4 @@
-"""One lesson: so many seconds of an activity on the sensor's own clock, paused and gone on with, without I/O."""
+"""One lesson without I/O: some seconds of an activity by the sensor's clock, which can be paused and resumed."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Teacher:
         """Have the head of all labelled windows, which is solved anew where something else is known."""
         shared, network = self._shared_sums(len(plan.labels)), self._loaded()
         if network.session.metadata.labels != tuple(plan.labels):
-            raise StoreError("the model in use is of another plan; the federation's next one will do")
+            raise StoreError("the current model belongs to another plan; wait for the federation's next one")
         outlines, fresh = store.newest(settings, activities, MAX_WINDOWS), self._labelled_fresh(store, settings)
         key = (shared.version, network.sha256, activities, *outlines, *fresh)
         if self._found is None or self._found.key != key:
@@ -226,7 +226,7 @@ class Teacher:
 
     def _running(self) -> Lesson:
         if self._lesson is None:
-            raise LabelError("no lesson runs; begin one with an activity")
+            raise LabelError("no lesson is running; start one with an activity")
         return self._lesson
 
     def _listen(self) -> list[Window]:
@@ -302,7 +302,7 @@ class Teacher:
         kept = [taught for taught in new if taught.number >= 0]
         x = [*store.samples([taught.number for taught in kept], settings)]
         if len(x) != len(kept):
-            raise StoreError("windows were deleted just now; it is tried again")
+            raise StoreError("windows were just deleted; retrying")
         x += [self._fresh[-1 - taught.number].window.x for taught in new if taught.number < 0]
         if new:
             features = session.predict(np.stack(x)).embedding
@@ -329,7 +329,9 @@ class Teacher:
         with closing(StateStore(self._config.agent.data_dir)) as store:
             model = ModelRegistry(store).newest_head()
         if model is None:
-            raise StoreError("no model has come yet: it comes once the server was heard and half a minute was recorded")
+            raise StoreError(
+                "there is no model yet: it arrives after contact with the server and half a minute of recording"
+            )
         if self._network is None or self._network.sha256 != model["sha256"]:
             self._network = _Network(model["sha256"], Session.load(Path(model["path"])))
             self._features = {}
@@ -338,7 +340,7 @@ class Teacher:
     def _shared_sums(self, classes: int) -> SharedSums:
         path = newest_broadcast(self._config.agent.data_dir)
         if path is None:
-            raise StoreError("the federation's sums have not come yet; the device fetches them from the server")
+            raise StoreError("the federation's sums haven't arrived yet; the device downloads them from the server")
         if self._shared is None or self._shared.version != path.name:
             self._shared = read_shared_sums(path, classes)
         return self._shared
@@ -347,7 +349,7 @@ class Teacher:
         with closing(StateStore(self._config.agent.data_dir)) as store:
             text = store.get("plan")
         if not text:
-            raise StoreError("The federation's plan is not known yet: it comes when the server is reached.")
+            raise StoreError("The federation's plan isn't known yet: it arrives with the connection to the server.")
         plan = Plan.model_validate_json(text)
         if plan.method.get("name") != "analytic":
             raise StoreError(
@@ -360,7 +362,7 @@ class Teacher:
     def _windows(self) -> Iterator[WindowStore]:
         folder = self._config.agent.data_dir
         if not (folder / FILE_NAME).is_file():
-            raise AgentError("there are no windows yet; they come once a plan is known and a sensor delivers")
+            raise AgentError("there are no windows yet; they come once a plan is known and a sensor delivers data")
         with closing(WindowStore(folder)) as store:
             yield store
 

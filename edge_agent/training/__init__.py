@@ -1,1 +1,1 @@
-"""The training process: limited before torch is loaded, resumed after a crash, gone after its round."""
+"""The training process: limited before torch is loaded, resumed after a crash, and ended after its round."""

@@ -1,4 +1,4 @@
-"""How well models answer a device's held-out examples, what one gains over another, and whether one is worse.
+"""Compares models on a device's held-out examples: their scores, gains, and whether one is worse.
 
 Whether a released model is worse than the present one is an exact sign test over independent groups of examples: a
 `refused` can halt a rollout, so that it takes significance. What a device prefers by itself is

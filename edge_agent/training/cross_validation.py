@@ -1,4 +1,4 @@
-"""What a device's windows say of personalization where its holdout is too small: answers out of cross-validation.
+"""Cross-validation of personalization on a device's windows, for when its holdout is too small.
 
 The training process trains the round again for each fold, on the windows outside of it, and keeps what each of these
 models answers to the windows that it has not seen. These answers are compared with those of the global model to the

@@ -1,4 +1,4 @@
-"""How the training process starts, `python -m edge_agent.training.entrypoint JOB.json`: limited, then torch is loaded.
+"""Starts the training process, `python -m edge_agent.training.entrypoint JOB.json`: sets limits, then loads torch.
 
 Where there may be a GPU, the cap comes later, when it is known what computes (`edge_agent.training.limits`). It is
 on private writable memory (RLIMIT_DATA), not on the address space: torch maps twice as much as it touches.

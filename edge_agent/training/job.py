@@ -1,4 +1,4 @@
-"""The training process as the supervisor sees it: a job file in, JSON lines and files out; it may die at any time."""
+"""The training process from the supervisor's side: a job file in, JSON lines and files out; it may die at any time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHECKPOINT, MODEL, PARITY = "candidate.safetensors", "model.onnx", "parity.json"
 CROSS_VALIDATION = "cross_validation.json"
 HEADS, ORIENTATION = "heads", "orientation.json"
 """Folder in a continuous federation's job folder with a folder for each head to choose among; how the device lies."""
-UNTRAINED = "the federation's model is the one that it began with: nobody has trained it yet"
+UNTRAINED = "the federation's model is still the initial, untrained one"
 KEY_BYTES = 8
 WINDOW_KEYS = "windows.bin"
 """Numbers of the windows that a continuous federation's sums are of, eight bytes each."""
@@ -272,7 +272,7 @@ class TrainingProcess:
             return JobEnded(self.job, memory_cap_error(self.job.memory_mb), True)
         if code < 0:
             return JobEnded(self.job, f"the training process was killed by signal {-code}", False)
-        last = errors.splitlines()[-1] if errors else "it said nothing"
+        last = errors.splitlines()[-1] if errors else "no output"
         return JobEnded(self.job, f"the training process ended with code {code}: {last}", False)
 
 

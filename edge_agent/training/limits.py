@@ -1,4 +1,4 @@
-"""What a training process may use: the processor that computes and its memory, and the time that a round may take.
+"""Limits of a training process: its processor and memory, and the time of a round.
 
 On the CPU its memory is capped by the kernel. CUDA maps more address space than any cap would leave it, so there the
 cap is one of the GPU's memory: torch's allocator and ONNX Runtime's arena keep to it, and the process itself has none.
@@ -97,13 +97,13 @@ def _with_torch(memory_mb: int) -> Placement:
         return fallback(f"torch {torch.__version__} has no CUDA", memory_mb)
     try:
         if not torch.cuda.is_available():
-            return fallback(f"torch {torch.__version__} finds no GPU that it can use", memory_mb)
+            return fallback(f"torch {torch.__version__} finds no usable GPU", memory_mb)
         found = torch.cuda.get_device_properties(0)
         if memory_mb:
             torch.cuda.set_per_process_memory_fraction(min(1.0, (memory_mb << 20) / found.total_memory))
         torch.zeros(1, device="cuda")
     except RuntimeError as error:
-        return fallback(f"CUDA cannot be begun: {first_line(error)}", memory_mb)
+        return fallback(f"CUDA can't be initialized: {first_line(error)}", memory_mb)
     compute_reproducibly()
     return Placement("cuda", f"on {found.name}, by torch {torch.__version__} with CUDA {torch.version.cuda}")
 

@@ -1,4 +1,4 @@
-"""A device's own examples as training and holdout sets: the same split and statistics in both of its processes."""
+"""A device's training and holdout sets, with the same split and statistics in both of its processes."""
 
 from __future__ import annotations
 

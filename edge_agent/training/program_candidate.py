@@ -1,4 +1,4 @@
-"""From a client that a program has trained to files that could become the device's model, without torch.
+"""Turns a client trained by a program into files of a candidate model, without torch.
 
 The checkpoint is what `models.checkpoint` reads; the ONNX file is the program's own graph with the numbers laid in.
 """
@@ -84,7 +84,7 @@ def export_candidate(
     raw = path.read_bytes()
     state, info = arrays.read_kept(raw), json.loads(metadata_in(raw).get(METADATA, "null"))
     if not isinstance(info, dict):
-        raise JobError(f"the checkpoint in {path} does not say what it is of")
+        raise JobError(f"the checkpoint in {path} doesn't describe itself")
     served = {name: state[name.removeprefix(PARAMS).removeprefix(BUFFERS)] for name in program.manifest.served}
     spec = InputSpec.from_json(info["input"])
     values = served | _statistics(spec, program)

@@ -1,4 +1,4 @@
-"""A training process without torch: the federation's program by ONNX Runtime (`export.program.host`).
+"""Training without torch: runs the federation's program with ONNX Runtime (`export.program.host`).
 
 Order, seeds, rates, stops and checkpoints are those of a device with torch; the numbers are equal up to rounding.
 """
@@ -122,7 +122,7 @@ class ProgramRuntime(TrainingRuntime):
         client = {CLIENT + name: value for name, value in kept.items() if not name.startswith(OWED)}
         expected = {name: (kind.dtype, kind.shape) for name, kind in self.program.manifest.client.items()}
         if {name: (value.dtype.name, value.shape) for name, value in client.items()} != expected:
-            raise JobError("the kept client state is another than the plan asks for; delete the data folder")
+            raise JobError("the stored client state doesn't match the plan; delete the data folder")
         return client, residual
 
     def received(self, client: Arrays) -> Arrays:
@@ -247,7 +247,7 @@ def open_program(job: Job, placement: Placement = ON_CPU) -> TrainingProgram:
     manifest = program.manifest = program.manifest.model_copy(update={"rounds": plan.rounds.rounds})
     if manifest.model["name"] != job.network.name or manifest.method.get("name") != plan.method.get("name"):
         raise NonRetryableJobError(
-            f"the program is of {manifest.model['name']} and {manifest.method.get('name')}; the plan has another "
+            f"the program is for {manifest.model['name']} and {manifest.method.get('name')}; the plan has another "
             "network or method"
         )
     if manifest.training != plan.training or dict(manifest.task).get("name") != dict(plan.task).get("name"):
@@ -256,7 +256,7 @@ def open_program(job: Job, placement: Placement = ON_CPU) -> TrainingProgram:
     least_mb = 3 * sum(kind.nbytes for kind in manifest.client.values()) >> 20
     if job.memory_mb and least_mb > job.memory_mb:
         raise NonRetryableJobError(
-            f"the program trains with {least_mb} MB at the least, and the cap is {job.memory_mb} MB; raise [training] "
+            f"the program needs at least {least_mb} MB to train, but the limit is {job.memory_mb} MB; raise [training] "
             "memory_mb, or 0 for no cap"
         )
     return program
@@ -269,7 +269,7 @@ def _broadcast(job: Job, manifest: Manifest) -> Arrays:
         found = arrays.decode(job.broadcast.read_bytes(), limit_bytes=limit)
         for name, value in found.items():
             if value.dtype.kind == "f" and not np.isfinite(value).all():
-                raise UpdateError(f"tensor {name!r} holds NaN or infinity")
+                raise UpdateError(f"tensor {name!r} contains NaN or infinity")
     return {BROADCAST + name: value for name, value in found.items()}
 
 

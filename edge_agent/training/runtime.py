@@ -1,4 +1,4 @@
-"""What a training process asks of what computes, and the half of it that is the same with torch and without.
+"""The interface of training runtimes, and the code that they share with and without torch.
 
 `edge_agent.training.trainer` does a round by these calls. There are three runtimes: torch, ONNX Runtime with the
 federation's program, and ONNX Runtime with exact sums. What a client is, a tree of tensors or a dict of arrays, only

@@ -1,4 +1,4 @@
-"""A continuous federation's exact sums and heads without torch: the server's ONNX file of the network, and numpy.
+"""A continuous federation's exact sums and heads without torch, from the server's ONNX file of the network and numpy.
 
 What a device with torch does by `federation.methods.analytic`: features of its windows become whole numbers whose sums
 it sends, and of everybody's sums and its own it solves heads. The arithmetic is the same (`ridge_numpy`), features are
@@ -53,7 +53,7 @@ from federation.rounds.serving import (
     SHARED_HEAD,
 )
 from federation.training.schedule import WindowCopies
-from federation.training.window_changes import window_copies
+from federation.training.window_changes import lacks_gyroscope, window_copies
 from gaitway.tasks.classification import confusion
 from har_pipeline import ClientWindows
 
@@ -78,6 +78,8 @@ class SumsRuntime(TrainingRuntime):
         self._network, self._session = network, Session.load(network, threads=job.threads)
         with blaming_model():
             self._shared = read_shared_sums(job.broadcast, len(job.plan.labels))
+        if (columns := self._session.metadata.acceleration_columns) and lacks_gyroscope(data.train.x):
+            self._shared = self._shared._replace(sums=self._shared.sums.restricted(columns))
         self.columns = self._session.metadata.orientation_free_columns
 
     @classmethod
@@ -116,7 +118,7 @@ class SumsRuntime(TrainingRuntime):
         kept = arrays.read_kept(self.job.client_state.read_bytes())
         shapes = {name: kept[name].shape for name in (GRAM, MOMENT) if name in kept}
         if shapes != {GRAM: self._shared.sums.gram.shape, MOMENT: self._shared.sums.moment.shape}:
-            raise JobError("the kept client state is another than the plan asks for; delete the data folder")
+            raise JobError("the stored client state doesn't match the plan; delete the data folder")
         return FixedSums(kept[GRAM], kept[MOMENT]), {}
 
     def received(self, client: FixedSums | None) -> FixedSums | None:
@@ -216,10 +218,12 @@ class SumsRuntime(TrainingRuntime):
         """Return the network's parameters and buffers as its file has them."""
         known = constants_of(model)
         state = {name.removeprefix("module."): value for name, value in known.items() if name.startswith("module.")}
-        if self.columns:
-            free = np.zeros(state["head.weight"].shape[1], np.float32)
-            free[list(self.columns)] = 1
-            state["orientation_free"] = free
+        width, metadata = state["head.weight"].shape[1], self._session.metadata
+        flags = {"orientation_free": self.columns, "acceleration": metadata.acceleration_columns}
+        for name, columns in flags.items():  # no operator reads them
+            if columns:
+                state[name] = np.zeros(width, np.float32)
+                state[name][list(columns)] = 1
         return state
 
 

@@ -1,4 +1,4 @@
-"""The files that a training process with torch writes: a checkpoint an epoch, and what could become the device's model.
+"""Files that a training process with torch writes: a checkpoint per epoch, and candidate models.
 
 A trained client becomes a checkpoint, and ONNX behind its gates. Only the training process imports this.
 """

@@ -1,4 +1,4 @@
-"""A training process with torch: `federation.training.client_round`, the same code as in the simulation."""
+"""Training with torch: `federation.training.client_round`, the same code as in the simulation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from edge_agent.training.torch_files import (
 from federation import wire
 from federation.aggregation.averaging import midway
 from federation.aggregation.ridge_numpy import FixedSums, check_believable
-from federation.method import SumMethod, trains
+from federation.method import SumMethod, sum_method_of, trains
 from federation.methods import method_from_json
 from federation.methods.fedavg import FedAvg
 from federation.records import Client, Examples, Tree, Update
@@ -51,7 +51,7 @@ from federation.training.client_round import steps_of, train_one
 from federation.training.forward import Network, initial_client, initial_model, network
 from federation.training.local_round import LocalRound, Setup, TrainingCallback
 from federation.training.prediction import answer, measure, predict, task_mismatch
-from federation.training.window_changes import ChannelScale
+from federation.training.window_changes import ChannelScale, lacks_gyroscope
 from federation.wire import uploads
 from federation.wire.schema import check_tree, schema_of, size_limit, upload_schema
 from har_pipeline import ClientWindows
@@ -75,6 +75,8 @@ class TorchRuntime(TrainingRuntime):
         self.refusal = f"the method {setup.method.name} trains in rounds, and makes no heads of sums"
         self.initial = setup.method.init_client_state(initial_client(module), setup.training)
         self.broadcast = _broadcast(job, setup, self.initial)
+        if (sums := sum_method_of(setup.method)) and lacks_gyroscope(data.train.x):
+            self.broadcast = dict(sums.without_sensor(self.initial, self.broadcast))
 
     @classmethod
     def open(cls, job: Job, settings: Preparation, data: LocalData, placement: Placement = ON_CPU) -> TorchRuntime:
@@ -264,9 +266,9 @@ class TorchRuntime(TrainingRuntime):
 
     @property
     def _sum_method(self) -> SumMethod:
-        if not isinstance(self.setup.method, SumMethod):
+        if (method := sum_method_of(self.setup.method)) is None:
             raise self.refused
-        return self.setup.method
+        return method
 
     def refreshed_client(self) -> Client:
         """Return the client that is kept, with the newest sums of everybody."""

@@ -1,4 +1,4 @@
-"""The training process: one round, or the final model, and then it ends; `edge_agent.training.entrypoint` starts it.
+"""The training process: one round, or the final model, then it ends; `edge_agent.training.entrypoint` starts it.
 
 Files go to the job's folder; what has happened goes to standard output as JSON lines {"event": …}. What computes is a
 `TrainingRuntime`: torch, or ONNX Runtime with the federation's program.
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
         return 1
     except (MemoryError, RuntimeError) as error:
         if str(error).startswith(UNSOLVABLE):
-            reason = f"the broadcast's sums are not those of any examples, no head can be solved of them: {error}"
+            reason = f"the broadcast's sums can't come from any examples, so no head can be solved: {error}"
             emit(event="error", reason=reason, final=True, unusable=True)
             return 1
         if not is_out_of_memory(error):
@@ -307,7 +307,7 @@ def adopt(context: TrainingRuntime) -> bool:
     elif not task.is_served:
         reason = f"devices have no use for a model of {task.name}; another federation may begin with it"
     elif not len(context.data.holdout) and not context.is_trained():
-        raise NonRetryableJobError("the federation's model is the one that it began with: nobody has trained it yet")
+        raise NonRetryableJobError("the federation's model is still the initial, untrained one")
     if reason:
         write_file(job.out / RESULT, json.dumps({"no_model": reason}).encode())
         return False

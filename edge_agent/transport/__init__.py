@@ -1,1 +1,1 @@
-"""The device's way to the server: broker, downloads, uploads, enrolment and credentials."""
+"""The device's connection to the server: broker, downloads, uploads, enrolment and credentials."""

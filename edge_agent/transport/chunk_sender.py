@@ -1,4 +1,4 @@
-"""Updates on their way from the outbox to the broker, one after the other, a bounded number of chunks in flight."""
+"""Sends updates from the outbox to the broker, one after the other, with a limited number of chunks in flight."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class UploadSender:
             self.pump()
             return None
         # a damaged disk must not hold up the updates behind this one
-        nonce, reason = self._store.manifest(update_id).nonce, "its file is gone from this device"
+        nonce, reason = self._store.manifest(update_id).nonce, "its file is missing on this device"
         gone = Acknowledgement(update_id=update_id, nonce=nonce, status="refused", reason=reason)
         return Acknowledged(gone)
 

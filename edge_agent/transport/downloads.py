@@ -1,4 +1,4 @@
-"""Downloads of content-addressed blobs: bounded while streaming, resumed by Range, verified before they are read."""
+"""Downloads content-addressed blobs: size-limited while streaming, resumed by Range, verified before use."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class BlobDownloader:
         digest = sha256_of(part)
         if digest != pointer.sha256:
             part.unlink()
-            raise DownloadError(f"{url} has sha256 {digest[:16]}…, announced was {pointer.sha256[:16]}…")
+            raise DownloadError(f"{url} has sha256 {digest[:16]}…; {pointer.sha256[:16]}… was announced")
         move_file(part, target)
         self._prune()
         return target
@@ -75,7 +75,7 @@ class BlobDownloader:
         """
         url = urljoin(self.base_url, pointer.url.lstrip("/") if pointer.url.startswith("/") else pointer.url)
         if _origin(url) is None or _origin(url) != _origin(self.base_url):
-            raise DownloadError(f"{url[:200]} was announced, but models are fetched from {self.base_url} alone")
+            raise DownloadError(f"{url[:200]} was announced, but models are only downloaded from {self.base_url}")
         return url
 
     def _download_or_renew(self, url: str, pointer: BlobPointer, part: Path) -> None:

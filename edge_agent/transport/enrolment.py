@@ -1,4 +1,4 @@
-"""How a device comes into a federation: it shows a token and its key, and claims credentials once it is approved.
+"""Enrols a device: it presents a token and its key, and claims credentials once it is approved.
 
 The protocol is in docs/protocol.md; the server's half is `aggregator_api.devices.enrolment`.
 """
@@ -82,7 +82,7 @@ def enrol(who: Applicant, token: str) -> EnrolmentAnswer:
     """
     if not (expected := pinned_key(token)):
         raise ConfigError(
-            "this is no enrolment token: one begins with gwe_ and ends with the fingerprint of the server's key; "
+            "this isn't an enrolment token: tokens begin with gwe_ and end with the fingerprint of the server's key; "
             "copy it whole, or ask the operator for another"
         )
     key = device_key(who.folder)
@@ -157,7 +157,7 @@ def given_token(file: Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the token in {file} cannot be read: {error}") from error
     if not token or len(token.split()) != 1:
-        raise ConfigError(f"{file} holds no token: expected one line, as `tokens create` prints it")
+        raise ConfigError(f"{file} contains no token: expected one line, as printed by `tokens create`")
     return token
 
 
@@ -183,7 +183,7 @@ def check_code(code: EnrolmentUri, who: Applicant, config: Path) -> None:
     """
     if (code.federation, code.device) != (who.federation, who.device):
         raise EnrolError(
-            f"the code is for device {code.device!r} of {code.federation!r}, but {config} is of {who.device!r} of "
+            f"the code is for device {code.device!r} of {code.federation!r}, but {config} is for {who.device!r} of "
             f"{who.federation!r}; take the code made for it, or name another --config"
         )
 
@@ -193,7 +193,7 @@ def warning_about(server: str) -> str:
     parts = urlsplit(server)
     if parts.scheme == "https" or is_loopback(parts.hostname or ""):
         return ""
-    return f"{server} is not https: whoever listens on the way can read the token and the credentials"
+    return f"{server} is not https: anyone on the network path can read the token and the credentials"
 
 
 def _ask(who: Applicant, path: str, fields: dict[str, Any], expected: str) -> EnrolmentAnswer:
@@ -212,21 +212,21 @@ def _ask(who: Applicant, path: str, fields: dict[str, Any], expected: str) -> En
     try:
         reply = in_turn(post)
     except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: the URL is none
-        raise EnrolError(f"cannot reach {url}: {error}; is [server] url right, and the server running?") from error
+        raise EnrolError(f"cannot reach {url}: {error}; check [server] url, and that the server is running") from error
     if reply.status >= http.client.MULTIPLE_CHOICES:
         kind = RevokedError if reply.status == http.client.FORBIDDEN else EnrolError
         raise kind(_refusal(url, reply.status, reply.body))
     try:
         answer = EnrolmentAnswer.model_validate_json(reply.body)
     except ValidationError as error:
-        raise EnrolError(f"{url} does not answer as Gaitway's server does: {first_problem(error)}") from error
+        raise EnrolError(f"{url} doesn't respond like a Gaitway server: {first_problem(error)}") from error
     if answer.device != who.device:
-        raise EnrolError(f"{url} answers about device {answer.device!r}, asked was {who.device!r}")
+        raise EnrolError(f"{url} answered about device {answer.device!r} instead of {who.device!r}")
     if answer.credentials is not None:
         _check_server(who, answer.credentials, expected)
         named = answer.credentials.broker.address
         if named and (problem := unsafe_address(who.server, named)):
-            raise EnrolError(f"{problem}; nothing was kept")
+            raise EnrolError(f"{problem}; nothing was stored")
     if expected != pinned_server(who.folder):
         pin_server(who.folder, expected)
     pin_promises(who.folder, answer.promises)
@@ -254,10 +254,10 @@ def _check_server(who: Applicant, given: Credentials, expected: str) -> None:
 _WHAT_TO_DO = {
     401: "check the token, and that device and federation are those it was made for",
     403: "ask the operator for a token made for this device",
-    404: "is [server] url the server's base URL?",
+    404: "check that [server] url is the server's base URL",
     409: "",
     422: "",
-    429: "too many tries: wait a minute",
+    429: "too many attempts: wait a minute",
     503: "run `edge_agent enrol` again later, without a token",
 }
 
@@ -267,7 +267,9 @@ def _refusal(url: str, code: int, body: bytes) -> str:
         detail = str(json.loads(body)["detail"])[:500]
     except (ValueError, KeyError, TypeError):
         detail = f"{url} answered {code}"
-    todo = _WHAT_TO_DO.get(code, "is [server] url the server's base URL?" if code < 500 else "try again later")
+    todo = _WHAT_TO_DO.get(
+        code, "check that [server] url is the server's base URL" if code < 500 else "try again later"
+    )
     return f"the server refuses ({code}): {detail}" + (f"; {todo}" if todo else "")
 
 

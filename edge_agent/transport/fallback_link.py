@@ -1,4 +1,4 @@
-"""Which link a device takes: MQTT, HTTP, or MQTT while its broker is in reach."""
+"""Chooses a device's link: MQTT, HTTP, or MQTT with HTTP as the fallback."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def open_link(
         case "http":
             return http(post)
         case "auto" if broker_place(config) is None:
-            log.warning("using HTTP: no broker is known, neither by [broker] host nor from the server")
+            log.warning("using HTTP: no broker is known from [broker] host or the server")
             return http(post)
         case "auto":
             return FallbackLink(mqtt, http, post)

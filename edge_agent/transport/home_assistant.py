@@ -1,4 +1,4 @@
-"""Tells Home Assistant's broker what the device recognizes; without that broker nothing else of the device stops.
+"""Reports recognized activities to Home Assistant's broker; failures there don't affect the rest of the device.
 
 paho's own thread connects, and connects again by itself; `tick` is called in the supervisor's loop and never waits.
 What is published is no raw data: retained configs of the device's entities, and their states. MQTT discovery of Home

@@ -1,4 +1,4 @@
-"""The link over HTTP, where no broker is in reach: a stream of server-sent events down, posts of the same messages up.
+"""The link over HTTP, without a broker: server-sent events down, posts of the same messages up.
 
 docs/protocol.md, 'Over HTTP', has the paths. A message that was posted is delivered once the server has answered; what
 it answers to a part of an upload is its acknowledgement. The device is known by the API key that its enrolment gave it.
@@ -41,9 +41,9 @@ MAX_ATTEMPTS = 3
 BUSY = (http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE, http.client.INSUFFICIENT_STORAGE)
 REFUSED = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
 _ENDED = {
-    "replaced": "another connection with this device's name took its place",
-    "refused": "the server has ended this device's key",
-    "moved": "another process of the server speaks for the federation now",
+    "replaced": "another connection with this device's name replaced it",
+    "refused": "the server revoked this device's key",
+    "moved": "another server process now serves the federation",
     "busy": "the server is busy",
 }
 
@@ -129,7 +129,7 @@ class HttpLink(Link):
         except TimeoutError:
             if self._taken is None:
                 raise
-            return f"the server has said nothing for {STREAM_TIMEOUT_S:.0f} s"
+            return f"the server sent nothing for {STREAM_TIMEOUT_S:.0f} s"
         except (http.client.HTTPException, ValueError) as error:  # ValueError: closed under the reader
             return f"the server's stream broke off: {str(error) or type(error).__name__}"
 
@@ -142,7 +142,7 @@ class HttpLink(Link):
         reader = EventReader()
         while line := answer.readline(LINE_BYTES + 1):
             if len(line) > LINE_BYTES:
-                return "the server sends lines that are longer than any message"
+                return "the server sent a line longer than any message"
             try:
                 event = reader.take(line)
             except WireError as error:
@@ -161,8 +161,8 @@ class HttpLink(Link):
 
     def _not_let_in(self, answer: ServerAnswer) -> str:
         if answer.status in REFUSED:
-            self._refusal = f"the server refuses this device: {answer.reason}; {REFUSED_HINT}"
-        return f"the server does not open a stream: {answer.reason}"
+            self._refusal = f"the server rejects this device: {answer.reason}; {REFUSED_HINT}"
+        return f"the server didn't open a stream: {answer.reason}"
 
     def _authorization(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}
@@ -282,7 +282,7 @@ class _Sender:
                 continue
             if answer.status >= http.client.MULTIPLE_CHOICES:
                 refused = answer.status in REFUSED
-                self._link.lost(f"the server refuses what this device says: {answer.reason}", refused=refused)
+                self._link.lost(f"the server rejects this device's message: {answer.reason}", refused=refused)
                 return False
             self._link.posted(sent, answer)
             return True

@@ -1,4 +1,4 @@
-"""The device's connection to its server, whatever carries it: what came is verified, and what is lost is tried again.
+"""The device's connection to its server over any transport: verifies received messages, and retries lost ones.
 
 A link posts events from a thread of its own, and keeps nothing that must survive: that is in the outbox. MQTT
 (`edge_agent.transport.mqtt`) and HTTP (`edge_agent.transport.http_link`) differ in how they connect and send, and in
@@ -43,7 +43,7 @@ from federation.protocol.messages import (
 from federation.protocol.signing import Kind
 from gaitway.threads import SupervisedThread, ThreadFailure
 
-DUPLICATE_HINT = "cut it off; is there another machine with the same device id, or a copy of this one's folder?"
+DUPLICATE_HINT = "cut it off; check for another machine with the same device id, or a copy of this one's folder"
 REFUSED_HINT = "if it was revoked or has lost its password, `edge_agent enrol` gets it new credentials"
 MIN_WAIT_S, MAX_WAIT_S = 0.5, 30.0
 POLL_S = 0.5
@@ -231,7 +231,7 @@ class Link(ABC):
 
     def _failed(self, failure: ThreadFailure) -> None:
         self._disconnect()
-        self.post(Disconnected(f"the connection failed unexpectedly and is made again: {failure.error}"))
+        self.post(Disconnected(f"the connection failed unexpectedly and is being reopened: {failure.error}"))
 
     # ---- trying again
 
@@ -264,7 +264,7 @@ class Link(ABC):
             self._hold_s = MIN_HOLD_S
         self._short_lived += lasted_s < STABLE_S
         if self._short_lived >= SHORT_LIVED and not self.stop_reason:
-            often = f"the {self.peer} took this device {self._short_lived} times and soon"
+            often = f"the {self.peer} accepted this device {self._short_lived} times and soon"
             self.post(Disconnected(f"{often} {DUPLICATE_HINT}"))
         return self._short_lived < SHORT_LIVED
 

@@ -126,7 +126,7 @@ class Broker(Link):
 
     def _callback_failed(self, failure: ThreadFailure) -> None:
         self._client = None
-        self.post(Disconnected(f"the connection failed unexpectedly and is made again: {failure.error}"))
+        self.post(Disconnected(f"the connection failed unexpectedly and is being reopened: {failure.error}"))
         self._ended.set()
 
     def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, code: ReasonCode, _more: Any) -> None:

@@ -1,4 +1,4 @@
-"""A running device's credentials: read again at every connection, and claimed anew where they are not taken any more.
+"""Renews a running device's credentials: reread at every connection, and claimed again when rejected.
 
 The operator may rotate passwords and keys, and recreate the broker, while devices run. Whoever is refused reads its
 files again; where they hold nothing newer, a device that has enrolled claims new credentials with its own key. It asks

@@ -1,4 +1,4 @@
-"""One HTTP connection to the device's server: kept open between requests, bounded in what it reads, never redirected.
+"""One HTTP connection to the device's server: kept open between requests, size-limited, never redirected.
 
 The standard library's client: proxies are those of the environment (`https_proxy`, `no_proxy`), authorities those of
 the system, or of a file alone.

@@ -1,4 +1,4 @@
-"""Whom a device believes: the server whose key it got when it enrolled, and nothing older than what it has believed.
+"""A device's trust: only the server whose key it got at enrolment, and nothing older than what it has accepted.
 
 Signatures are verified before a message is parsed. A device that has not enrolled has no key, and believes its broker.
 """
@@ -51,7 +51,7 @@ class Trust:
             return envelope.body
         if envelope.signature is None:
             raise TrustError(
-                f"the {kind} is not signed, but this device has enrolled and takes only what its server signs"
+                f"the {kind} is not signed, but this device has enrolled and accepts only its server's signed messages"
             )
         device = "" if kind is Kind.ANNOUNCEMENT else self._device
         try:
@@ -91,7 +91,7 @@ class Trust:
 
     def _check_time(self, announcement: Announcement) -> None:
         if announcement.expires is None:
-            raise TrustError("the announcement does not say until when it holds")
+            raise TrustError("the announcement has no expiry")
         late_s = self._clock() - announcement.expires
         if late_s > 0:
             raise TrustError(

@@ -1,1 +1,1 @@
-"""A federation's local round as ONNX graphs, which devices run without torch: exported here, and run by `host`."""
+"""A federation's local round as ONNX graphs, which devices run without torch: exporter and host."""

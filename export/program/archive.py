@@ -1,10 +1,9 @@
-"""A program as one file: a ZIP archive of `manifest.json` and a file of ONNX for each graph; without torch.
+"""A program's file: a ZIP archive of `manifest.json` and an ONNX file for each graph; needs no torch.
 
-The same plan and versions give the same bytes, so the file can be named by its digest. What comes from outside is
-bounded before it is unpacked. What a graph may be is read off its bytes before ONNX Runtime sees it: a graph of ours is
-a list of known operators of ONNX's own with plain attributes and constants within the file. Anything else that the
-format knows (graphs within graphs, functions, other domains, external files, sparse or text tensors, training) is
-refused by not being listed here.
+The same plan and versions give the same bytes, so the file can be named by its digest. Sizes are checked before
+unpacking. Graphs are validated from their bytes before ONNX Runtime loads them: our graphs consist of known standard
+operators with plain attributes and constants within the file. Anything else in the format (nested graphs, functions,
+other domains, external files, sparse or text tensors, training) is rejected because it isn't listed here.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def read_program(data: bytes) -> ProgramFile:
     except ValidationError as error:
         raise ProgramError(f"the program's {MANIFEST} is not one: {first_problem(error)}") from None
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError, ValueError) as error:  # of encryption, too
-        raise ProgramError(f"{len(data):,} bytes came that are not a program's archive: {error}") from None
+        raise ProgramError(f"{len(data):,} bytes that aren't a program's archive: {error}") from None
     _check_sizes(manifest)
     named = {entry.file: (name, entry) for name, entry in manifest.graphs.items() if entry.file}
     if set(named) != set(files):
@@ -183,7 +182,7 @@ def _check_constant(tensor: memoryview) -> None:
         elif field != "name":
             raise ProgramError(f"a graph's constant has its numbers in {field}; expected them in raw_data")
     if kind not in ITEM_BYTES or size * ITEM_BYTES[kind] != held:
-        raise ProgramError(f"a graph's constant of {size:,} numbers of type {kind} holds {held:,} bytes")
+        raise ProgramError(f"a graph's constant of {size:,} numbers of type {kind} has {held:,} bytes")
 
 
 def _packed(data: memoryview) -> Iterator[int]:

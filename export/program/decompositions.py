@@ -1,4 +1,4 @@
-"""How operators of a training step fall apart into those that ONNX has and ONNX Runtime computes fast.
+"""Decomposes operators of a training step into ONNX operators that ONNX Runtime computes fast.
 
 torch's own core decompositions come first. Ours are convolutions and GroupNorm with their gradients, as matrix products
 and sums with the channels last (the weights' gradient as a convolution with exchanged roles takes three quarters of a

@@ -1,4 +1,4 @@
-"""The device's half of a federation as a program: traced from the code that a device with torch runs.
+"""Exports the device's half of a federation as a program, traced from the code that devices with torch run.
 
 The graphs are `Method.receive` and `Method.upload`, `federation.training.local_round`'s step for each set of parameters
 that a phase trains, and its sums, what `Method.predict` answers with the task's statistics of it, and what of a new
@@ -72,11 +72,11 @@ def federation_of(plan: Plan) -> Federation:
 
     module = initial_model(make, plan.training.seed)
     if not isinstance(module, Model):
-        raise ProgramError(f"programs are for networks of models.MODELS, and {plan.model.name} is none")
+        raise ProgramError(f"programs are for networks in models.MODELS, and {plan.model.name} isn't one")
     if module.feature_dim != plan.training.feature_dim:
         raise ProgramError(
-            f"training.feature_dim = {plan.training.feature_dim}, and {plan.model.name} has features of length "
-            f"{module.feature_dim}: say that"
+            f"training.feature_dim = {plan.training.feature_dim}, but {plan.model.name} has features of length "
+            f"{module.feature_dim}; set that"
         )
     setup = Setup(method, plan.training, network(module), task, rounds=plan.rounds.rounds)
     initial = method.init_client_state(initial_client(module), plan.training)
@@ -139,11 +139,13 @@ def _check_exportable(setup: Setup) -> None:
     if reason := setup.method.task_incompatibility(setup.task):
         raise ProgramError(reason)
     if setup.task.target not in TARGETS:
-        raise ProgramError(f"programs are for one class or one number an example, which {setup.task.name} has not")
+        raise ProgramError(
+            f"programs are for one class or one number per example, which {setup.task.name} doesn't have"
+        )
     if setup.training.augmentation.is_of_images:
-        raise ProgramError("training.augmentation changes images, and hosts of programs do not: leave it out")
+        raise ProgramError("training.augmentation changes images, which programs don't support: leave it out")
     if setup.training.example_clip_norm is not None:
-        raise ProgramError("training.example_clip_norm needs gradients by example, and programs have a batch's")
+        raise ProgramError("training.example_clip_norm needs per-example gradients, but programs have a batch's")
 
 
 def _traced(federation: Federation, received: Client, state: Tree) -> Iterable[tuple[str, TracedFunction]]:

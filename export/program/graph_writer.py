@@ -1,4 +1,4 @@
-"""An ONNX graph as it is written: nodes, constants that are kept once, and the names of what traced tensors became."""
+"""Writes an ONNX graph: nodes, deduplicated constants, and the names of traced tensors."""
 
 from __future__ import annotations
 

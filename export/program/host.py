@@ -1,7 +1,7 @@
-"""A client's local round with a program: what `federation.training.client_round.train_one` does, without torch.
+"""Runs a client's local round with a program: like `federation.training.client_round.train_one`, without torch.
 
-Batch order, seeds, rates and stops are the host's, by the same functions as with torch. A `ProgramRound` takes one
-step at a time, and what it has come to can be kept after any of them: `saved` is all that a later process needs.
+The host sets batch order, seeds, rates and stops, by the same functions as with torch. A `ProgramRound` takes one step
+at a time, and its progress can be stored after each: `saved` is all that a later process needs.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class ProgramRound:
             or self.steps != self.epoch * self._order.rows.shape[1] + self._batch
         ):
             raise ProgramError(
-                "the saved round stands where this one has no step: other examples, or another batch size"
+                "the saved round's position isn't a step of this one: the examples or the batch size differ"
             )
         self._loss, self._count = float(found["progress/loss"]), float(found["progress/examples"])
         self._values |= {name: value for name, value in found.items() if not name.startswith("progress/")}
@@ -278,7 +278,7 @@ def _checked_examples(program: TrainingProgram, examples: DeviceExamples, least:
         for name, kind in (("x", manifest.x), ("y", manifest.y))
     }
     if count < least:
-        raise ProgramError("a round needs examples, and none came")
+        raise ProgramError("a round needs examples, but there are none")
     classes = manifest.training.classes
     if examples.y.dtype.kind == "i" and count and not 0 <= examples.y.min() <= examples.y.max() < classes:
         raise ProgramError(f"classes from {examples.y.min()} to {examples.y.max()}; expected 0 to {classes - 1}")

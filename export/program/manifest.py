@@ -1,4 +1,4 @@
-"""What a program's file says of itself: its graphs with their inputs and outputs, and how a round calls them.
+"""A program's manifest: its graphs with their inputs and outputs, and how a round calls them.
 
 Without torch: devices read it. Names of tensors are paths: `client/params/…`, `client/buffers/…` and
 `client/memory/…` are what a client keeps, `broadcast/…` what came, `state/…` what the method's loss needs in the round,

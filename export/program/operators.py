@@ -1,4 +1,4 @@
-"""One function for each operator of torch that a training step falls apart into: the ONNX nodes that compute it.
+"""One function per torch operator of a training step, which writes the ONNX nodes that compute it.
 
 ONNX Runtime folds constants, merges equal nodes and fuses what it can when it loads a graph, so nothing here is
 optimized but what it would not see.

@@ -1,4 +1,4 @@
-"""What a program must show before its file appears: whole local rounds that end where torch's do.
+"""The gate that a program must pass before its file is written: whole local rounds that match torch's.
 
 One step tells too little: where two of its inputs share memory, a graph can be right for one and wrong for a round.
 """

@@ -1,4 +1,4 @@
-"""The calls of torch's operators that a computation makes, with its tensors by what they come from.
+"""Records a computation's calls of torch operators, and the origins of its tensors.
 
 As `torch.fx.experimental.proxy_tensor.make_fx` does it, a fifth of the time: that builds a mode of fake tensors for
 each of a step's thousands of calls, and only types and shapes are wanted of them here.
@@ -132,8 +132,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return found
         if func.name() == "aten::_local_scalar_dense":
             raise UnsupportedOperatorError(
-                "the computation looks at the value of a tensor, which a graph cannot: client hooks are to be pure "
-                "functions without a branch on a tensor's value"
+                "the computation reads the value of a tensor, which a graph can't: client hooks must be pure "
+                "functions without branches on tensors' values"
             )
         places, spec = pytree.tree_flatten((args, kwargs))
         places = [

@@ -1,4 +1,4 @@
-"""A program's graphs at work with numpy and ONNX Runtime, without torch.
+"""Runs a program's graphs with numpy and ONNX Runtime, without torch.
 
 Everything is a flat dict of arrays by the manifest's paths. `TrainingProgram.run` takes a graph's inputs out of one and
 returns what the graph changes of it, so a round is a handful of such calls (`export.program.host`).
@@ -71,7 +71,7 @@ class TrainingProgram:
             passed = {name: values[source] for name, source in entry.passed.items()}
             given = {name: values[name] for name in entry.inputs}
         except KeyError as error:
-            raise ProgramError(f"the graph {graph} needs {error}, which is not there") from None
+            raise ProgramError(f"the graph {graph} needs {error}, which is missing") from None
         if entry.file is None:
             return passed
         session = self._session(graph, entry)
@@ -134,7 +134,7 @@ def checked(values: Mapping[str, NDArray[Any]], types: Mapping[str, TensorType],
         if value.dtype.name != kind.dtype or value.shape != kind.shape:
             raise ProgramError(f"{what}: {name!r} is {value.dtype} {value.shape}; expected {kind.dtype} {kind.shape}")
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise ProgramError(f"{what}: {name!r} holds NaN or infinity")
+            raise ProgramError(f"{what}: {name!r} contains NaN or infinity")
     return {name: np.asarray(values[name], order="C") for name in types}
 
 

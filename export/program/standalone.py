@@ -1,4 +1,4 @@
-"""A network as a file of its own with a device's numbers laid in, without onnx or torch.
+"""Writes a network as a separate file with a device's numbers inserted, without onnx or torch.
 
 ONNX is protobuf: of a program's graph `model` inputs become constants of the same names, of an exported file constants
 are replaced, and everything else is copied as its bytes.

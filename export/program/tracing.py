@@ -1,4 +1,4 @@
-"""A pure function of trees of tensors as one ONNX graph, whose inputs and outputs have the leaves' names.
+"""Traces a pure function of trees of tensors into one ONNX graph, whose inputs and outputs have the leaves' names.
 
 The recorder follows the function itself, so nothing of a training step is written a second time. torch's own exporter
 takes a minute for HART's step, and onnxscript's optimizer does not end.

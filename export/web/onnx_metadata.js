@@ -22,6 +22,7 @@ const ANTI_ALIAS = [undefined, "always", "downsampling"];
  * @property {{name: string, center?: number, spread?: number}} task what the model has learnt; of one label, a number
  * @property {number[]} orientationFree columns of the embedding that are the same however the phone is turned; may be none
  * @property {number[]} gravity columns that lie near 0 where the phone lies as most do; may be none
+ * @property {number[]} acceleration columns that a phone without a gyroscope has; none in older files
  */
 
 /**
@@ -62,6 +63,7 @@ export function readMetadata(file) {
     task,
     orientationFree: columns("orientation_free_columns"),
     gravity: columns("gravity_columns"),
+    acceleration: columns("acceleration_columns"),
   };
 }
 

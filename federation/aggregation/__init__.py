@@ -1,1 +1,1 @@
-"""What the server does with a round's updates."""
+"""Aggregation of a round's updates on the server."""

@@ -1,8 +1,7 @@
-"""Weighted means of tensors as running sums, so that the server's memory does not grow with clients.
+"""Weighted means of tensors as running sums, so that the server's memory doesn't grow with the clients.
 
-`midway` follows M. Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022, arXiv 2109.01903: between a
-model and the one that was fine-tuned from it, weights lie in one basin, and the midpoint is often better than both
-ends.
+`midway` follows M. Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022, arXiv 2109.01903: a model and
+its fine-tuned version lie in one basin, and their midpoint is often better than both.
 """
 
 from __future__ import annotations
@@ -15,28 +14,28 @@ from gaitway.python310 import Self
 
 @dataclass(frozen=True, kw_only=True)
 class Accumulator:
-    """What a round's updates have come to so far; each family of methods has a subclass."""
+    """The running aggregate of a round's updates; each family of methods has a subclass."""
 
     weight: float = 0.0
     """Sum of the updates' weights."""
 
     @classmethod
     def of(cls, accumulator: Accumulator | None) -> Self:
-        """Return an accumulator of this class: the given one, or an empty one for None.
+        """Return the given accumulator of this class, or an empty one for None.
 
         Raises:
-            TypeError: if it is another method's.
+            TypeError: if it belongs to another method.
         """
         if accumulator is None:
             return cls()
         if not isinstance(accumulator, cls):
-            raise TypeError(f"expected {cls.__name__}, not {type(accumulator).__name__}: another method folded it")
+            raise TypeError(f"expected {cls.__name__}, got {type(accumulator).__name__} from another method")
         return accumulator
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanSums(Accumulator):
-    """Σ weight · params, or for a robust rule, which must see all clients at once, the clients' params."""
+    """Σ weight · params, or the clients' params for a robust rule, which must see all clients at once."""
 
     params: Tensors | None = None  # float64; changed by the next addition
     clients: tuple[Tensors, ...] = ()
@@ -44,7 +43,7 @@ class MeanSums(Accumulator):
 
 @dataclass(frozen=True, kw_only=True)
 class SumChanges(Accumulator):
-    """By how much the sums of all clients change, in int64, and by how many the clients in them."""
+    """The changes, in int64, of all clients' sums and of the number of clients in them."""
 
     change: Tensors = field(default_factory=dict)
     clients: int = 0
@@ -58,9 +57,9 @@ def sums_of_changes(start: Tensors, total: Tree) -> MeanSums:
 
 
 def add_weighted(sums: Tensors | None, values: Tensors, weight: float) -> Tensors:
-    """Add weight · values to float64 sums, which are changed; None: nothing yet.
+    """Add weight · values to float64 sums in place; None starts empty.
 
-    In float64 the order in which clients come hardly matters, and 10,000 of them lose nothing.
+    In float64 the clients' order hardly matters, and 10,000 of them lose no precision.
     """
     if sums is None:
         return {name: value.double() * weight for name, value in values.items()}
@@ -75,7 +74,7 @@ def mean_of(sums: Tensors | None, weight: float, like: Tensors) -> Tensors:
 
 
 def midway(first: Client, second: Client) -> Client:
-    """Return the network between two; counters and other whole numbers are the second's."""
+    """Return the midpoint of two networks; counters and other whole numbers come from the second."""
     return Client(_between(first.params, second.params), _between(first.buffers, second.buffers), {})
 
 

@@ -1,10 +1,10 @@
 """Sums of features by class, over examples or over pixels, and a sample of the features; pure functions of tensors.
 
-Sums are in float64, and on a CPU they are taken row after row, from the first example to the last: however the examples
-are cut into batches, and whatever the number of threads. So a client in another language gets equal bits with a plain
-loop over equal features (`tests/vectors/phone.json`).
+Sums are in float64. On a CPU they are taken row by row, from the first example to the last, for any batches and number
+of threads. So a client in another language gets the same bits with a plain loop over the same features
+(`tests/vectors/phone.json`).
 
-`FeatureSample` keeps a client's last features by example, for what sums over classes can't say.
+`FeatureSample` keeps a client's last features by example, for statistics beyond sums over classes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from federation.records import ClassStats
 from federation.tasks.task import LabelledFeatures
 
 ROWS = 1 << 14
-"""Rows that are widened together: pixels come by the million, and in float64 they take twice their memory again."""
+"""Rows converted to float64 at a time, because millions of pixels would take three times their memory."""
 
 
 def class_stats(labelled: LabelledFeatures, classes: int, before: ClassStats | None = None) -> ClassStats:
@@ -34,12 +34,12 @@ def class_stats(labelled: LabelledFeatures, classes: int, before: ClassStats | N
 
 def _added(stats: ClassStats, labelled: LabelledFeatures) -> ClassStats:
     counted = labelled.mask > 0
-    # what does not count adds nothing, whatever it holds
+    # masked rows add nothing, whatever their values
     features = torch.where(counted[:, None], labelled.features.detach().double(), 0.0)
     parts = (counted.double(), features, (features**2).sum(-1))
-    if features.device.type == "cpu":  # there index_add takes the rows in their order
+    if features.device.type == "cpu":  # on a CPU, index_add adds the rows in order
         return ClassStats(*(sums.index_add(0, labelled.classes, part) for sums, part in zip(stats, parts, strict=True)))
-    # a GPU adds rows in the order in which its threads come; a product is the same every time
+    # a GPU adds rows in any order of its threads; a matrix product is deterministic
     one_hot = functional.one_hot(labelled.classes, len(stats.counts)).double()
     return ClassStats(*(sums + one_hot.T @ part for sums, part in zip(stats, parts, strict=True)))
 
@@ -50,7 +50,7 @@ def class_prototypes(stats: ClassStats, dtype: torch.dtype = torch.float32) -> T
 
 
 def empty_class_stats(training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> ClassStats:
-    """Return statistics of nothing, where `like` is; with a first dimension where clients are stacked."""
+    """Return empty statistics on the device of `like`, with a first dimension for stacked clients."""
     return _nothing(like, training.classes, training.feature_dim, clients)
 
 
@@ -60,11 +60,11 @@ def _nothing(like: Tensor, classes: int, length: int, clients: tuple[int, ...] =
 
 
 CAPACITY = 1024
-"""Examples whose features are kept, the last ones: 256 of 4 bytes of each are a megabyte."""
+"""Number of last examples whose features are kept; with 256 float32 features each, this is a megabyte."""
 
 
 class FeatureSample(NamedTuple):
-    """Features and classes of the last `CAPACITY` examples; the row after them takes what does not count."""
+    """Features and classes of the last `CAPACITY` examples; the row after them receives masked ones."""
 
     features: Tensor  # (CAPACITY + 1, D)
     classes: Tensor  # (CAPACITY + 1,) int64
@@ -73,7 +73,7 @@ class FeatureSample(NamedTuple):
 
 
 def empty_sample(training: TrainingConfig, like: Tensor, clients: tuple[int, ...] = ()) -> FeatureSample:
-    """Return the sample of no example, where `like` is; with a first dimension where clients are stacked."""
+    """Return an empty sample on the device of `like`, with a first dimension for stacked clients."""
     return FeatureSample(
         like.new_zeros((*clients, CAPACITY + 1, training.feature_dim)),
         like.new_zeros((*clients, CAPACITY + 1), dtype=torch.int64),
@@ -83,7 +83,7 @@ def empty_sample(training: TrainingConfig, like: Tensor, clients: tuple[int, ...
 
 
 def added(before: FeatureSample, labelled: LabelledFeatures) -> FeatureSample:
-    """Add a batch of at most `CAPACITY` examples; past the capacity they take the places of the oldest."""
+    """Add a batch of at most `CAPACITY` examples; beyond the capacity they replace the oldest."""
     counted = labelled.mask > 0
     order = before.seen + counted.long().cumsum(0) - 1
     place = torch.where(counted, order % CAPACITY, CAPACITY)

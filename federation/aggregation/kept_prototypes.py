@@ -1,8 +1,8 @@
-"""The prototypes that each client has sent last, kept in the server's state: a round of a few replaces no one else's.
+"""Each client's latest prototypes in the server's state, so that a round replaces only its own clients'.
 
-The state has for each client its prototypes (C, D), its counts (C,), the discount of that update, and for how many
-rounds it has sent nothing newer. They are averaged in the order of the clients' names, so that the sums round alike
-whatever rounds they came in.
+For each client, the state has its prototypes (C, D), its counts (C,), the discount of that update, and the number of
+rounds since. They are averaged in the order of the clients' names, so that rounding doesn't depend on the order of
+rounds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from federation.records import Tree, Update
 CLIENTS = "clients"
 """The entry of the state."""
 MAX_CLIENTS = 4096
-"""Whose prototypes are kept; past it those sent longest ago go. Six classes of 192 features are 19 MB then."""
+"""Maximum number of clients; beyond it the oldest are dropped. With six classes of 192 features this is 19 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptUploads(PrototypeSums):
-    """A round's uploads as they came."""
+    """A round's uploads in order of arrival."""
 
     uploads: tuple[Update, ...] = ()
 
@@ -37,7 +37,7 @@ def fold(accumulator: Accumulator | None, update: Update, weight: float) -> Kept
 
 
 def finish(state: Tree, uploads: Iterable[Update], *, by_examples: bool) -> Tree:
-    """Return the next state: what these clients sent instead of what they sent before, and the mean of all."""
+    """Return the next state: these clients' new prototypes in place of their old ones, and the mean of all."""
     kept = {name: {**entry, "age": entry["age"] + 1} for name, entry in state.get(CLIENTS, {}).items()}
     kept |= {update.client_id: _entry(update) for update in uploads}
     if len(kept) > MAX_CLIENTS:
@@ -47,7 +47,7 @@ def finish(state: Tree, uploads: Iterable[Update], *, by_examples: bool) -> Tree
 
 
 def forget(state: Tree, clients: Collection[str], *, by_examples: bool) -> Tree:
-    """Return the state without what these clients have sent; a class that only they had keeps its prototype no more."""
+    """Return the state without these clients' prototypes; a class that only they had loses its prototype."""
     kept: dict[str, Tree] = state.get(CLIENTS, {})
     left = {name: entry for name, entry in kept.items() if name not in clients}
     if len(left) == len(kept):

@@ -1,6 +1,6 @@
-"""Lloyd's k-means from a given start (S. Lloyd, IEEE Trans. Inf. Theory 28, 1982), without the work that cannot matter.
+"""Lloyd's k-means from a given start (S. Lloyd, IEEE Trans. Inf. Theory 28, 1982), without unnecessary work.
 
-Three facts spare most distances and change no label:
+Three facts make most distances unnecessary without changing a label:
 
 - a point that is nearer to its centre than half the way to the next centre has no other nearest one (C. Elkan, 'Using
   the triangle inequality to accelerate k-means', ICML 2003, lemma 1);
@@ -8,11 +8,11 @@ Three facts spare most distances and change no label:
   since (the lower bound of G. Hamerly, 'Making k-means even faster', SDM 2010, but kept without the loss of its step);
 - only clusters that won or lost a point move, and their sums change by these points alone.
 
-What is left is matrix products of pieces that stay in cache.
+The rest is matrix products of blocks that stay in cache.
 
 `Stream` is k-means in one pass, in memory that does not grow with the points: D. Sculley, 'Web-scale k-means
-clustering', WWW 2010, with a client's prototypes as the mini-batch. Each point takes the nearest centre as it stands,
-and a centre is the mean of all points that ever took it.
+clustering', WWW 2010, with a client's prototypes as the mini-batch. Each point moves the currently nearest centre, and
+a centre is the mean of all points that moved it.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def kmeans(
 
 
 def nearest(points: Tensor, centres: Tensor) -> Tensor:
-    """Return the index of the nearest centre (G, d) for each of the points (M, d), the lowest of those equally near."""
+    """Return the index of each point's (M, d) nearest centre (G, d), the lowest in a tie."""
     half, rows = torch.linalg.vecdot(centres, centres) / 2, rows_at_once(points, len(centres))
     return torch.cat([torch.addmm(half, some, centres.T, alpha=-1).argmin(1) for some in torch.split(points, rows)])
 
 
 def rows_at_once(points: Tensor, columns: int) -> int:
-    """Return how many rows of that many columns are worked on at a time."""
+    """Return the number of rows to process at a time for this many columns."""
     return max(256, CHUNK_ELEMENTS.get(points.device.type, CHUNK_ELEMENTS["cpu"]) // columns)
 
 
@@ -105,7 +105,7 @@ class _Lloyd:
         self.labelled, self.first, self.test_the_next = hint is not None, True, True
 
     def assign(self) -> _Changed:
-        """Give every point its nearest centre; of centres equally near its own before all."""
+        """Assign every point to its nearest centre; in a tie it keeps its own."""
         before = self.labels.clone()
         tested = self.labelled and self.test_the_next
         unsure = self._unsure() if tested else torch.ones_like(self.labels, dtype=torch.bool)
@@ -214,7 +214,7 @@ def _where(mask: Tensor) -> Tensor:
 
 
 class Stream(NamedTuple):
-    """The centres as they stand (G, d), and how many points each is the mean of (G,)."""
+    """The current centres (G, d), and the number of points behind each (G,)."""
 
     centres: Tensor
     counts: Tensor
@@ -226,7 +226,7 @@ def begin_stream(start: Tensor) -> Stream:
 
 
 def take_points(stream: Stream, points: Tensor) -> Stream:
-    """Let each of the points (M, d) draw its nearest centre towards it."""
+    """Move each point's (M, d) nearest centre towards it."""
     labels = nearest(points.double(), stream.centres)
     added = torch.bincount(labels, minlength=len(stream.counts))
     counts = stream.counts + added

@@ -1,12 +1,11 @@
-"""A continuous federation's version from all that its clients have in it now: live, simulated, and where it is checked.
+"""Makes a continuous federation's version from all its clients' current contributions: live, simulated, and in checks.
 
-The mean without rules needs the changes since the last version alone (`Method.aggregate`). Whatever holds clients
-against one another needs all of them: `max_weight_ratio` caps the weight of a client's examples, `norm_factor` leaves
-out whose sums are too large for that weight, and `aggregation` chooses among the others. The state that comes out
-follows from the clients that are present and from nothing else. So it is that of a federation which never had those who
-left, bit for bit, whatever the rules.
+The plain mean needs only the changes since the last version (`Method.aggregate`). Rules that compare clients need all
+of them: `max_weight_ratio` caps the weight of a client's examples, `norm_factor` leaves out clients whose sums are too
+large for that weight, and `aggregation` chooses among the others. The resulting state depends only on the clients that
+are present. So for any rules, it equals the state of a federation that never had the departed clients, bit for bit.
 
-`KeptContributions` keeps each client's part of the sums for drivers without a database.
+`KeptContributions` stores each client's part of the sums for drivers without a database.
 """
 
 from __future__ import annotations

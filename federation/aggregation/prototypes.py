@@ -1,8 +1,8 @@
-"""Class prototypes: mean features per class, the loss that holds features near them, their mean over clients, and
-prediction by them. What `fedproto`, `fedpr`, `fedpac` and `fedproto_margin` share.
+"""Class prototypes, shared by `fedproto`, `fedpr`, `fedpac` and `fedproto_margin`: mean features per class, the loss
+that keeps features near them, their mean over clients, and prediction with them.
 
-A class that nobody has seen has no prototype: `known` (C,) is 0 there, and the row is never used. A client remembers
-the prototypes that it received last, and its examples of each class when it last trained.
+A class that no client has seen has no prototype: `known` (C,) is 0 there, and the row is never used. A client remembers
+its last received prototypes, and its number of examples per class when it last trained.
 """
 
 from __future__ import annotations
@@ -133,15 +133,16 @@ def check_prediction(method: str, predict_by: PredictBy, predict_classes: Predic
     """
     if predict_classes == "own" and predict_by == "head":
         raise SettingsError(
-            f"{method}: predict_classes=own chooses among prototypes, but predict_by=head: "
-            "set predict_by=prototype, or leave predict_classes at all"
+            f"{method}: predict_classes=own chooses among prototypes, but predict_by=head; set predict_by=prototype, "
+            f"or leave predict_classes at all"
         )
 
 
 def predict(output: Output, memory: Tree, predict_by: PredictBy, predict_classes: PredictClasses) -> Output:
-    """Let the logits (B, C, ...) score by the nearest prototype that a client remembers, or by its head.
+    """Return logits (B, C, ...) by the nearest prototype that a client remembers, or by its head.
 
-    With "own" among the classes of which the client had examples when it last trained; among all, if it never has.
+    With "own", only among the classes of which the client had examples when it last trained; among all if it never
+    trained.
     """
     if predict_by == "head":
         return output

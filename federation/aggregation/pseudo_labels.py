@@ -1,18 +1,19 @@
-"""A head of everybody's sums and a device's own windows without labels, which count as what the shared head names them.
+"""Solves a head from everyone's sums and a device's own unlabelled windows, pseudo-labelled by the shared head.
 
 One step of self-training with pseudo-labels (D.-H. Lee: Pseudo-Label: The Simple and Efficient Semi-Supervised Learning
-Method for Deep Neural Networks, ICML workshop 2013). Of the windows that the shared head puts into a class the half
-with the largest margin counts. The names are always the shared head's, never the new one's: nothing feeds on itself.
+Method for Deep Neural Networks, ICML workshop 2013). Of the windows that the shared head assigns to a class, the half
+with the largest margin is used. Labels always come from the shared head, never from the new one, so errors don't
+reinforce themselves.
 
-Where the shared head is wrong, its names make it worse, so a device takes such a head only where it sees three things
-that need no label: enough windows; that it lies as most do (`models.har_features`); and that the head on all features
-and the one without axes name most windows alike, two views of which one cannot lean on how the device lies
-(A. Blum, T. Mitchell: Combining Labeled and Unlabeled Data with Co-Training, COLT 1998). docs/methods.md, 'Own windows
-without labels', has what it gives. Without the three conditions it costs up to 0.4 points where windows are of one
-activity alone; upside down it would give +1.1, -0.5 and +0.2 points on MotionSense, UCI HAR and SP-SW-HAR. Weight and
-thresholds were chosen on two of four splits; a tenth of the others' weight costs single clients three points more.
+If the shared head is wrong, its labels make things worse. So a device uses such a head only under three conditions that
+need no label: it has enough windows; its orientation is usual (`models.har_features`); and the head on all features and
+the one without axes agree on most windows, two views of which one can't depend on the orientation (A. Blum, T.
+Mitchell: Combining Labeled and Unlabeled Data with Co-Training, COLT 1998). For results see docs/methods.md, 'Own
+windows without labels'. Without the three conditions it costs up to 0.4 points if all windows are of one activity;
+upside down it would give +1.1, -0.5 and +0.2 points on MotionSense, UCI HAR and SP-SW-HAR. Weight and thresholds were
+chosen on two of four splits; a tenth of the others' weight costs single clients three points more.
 
-In numpy, for programs that must not load torch; the simulation and devices with torch call the same function.
+It is in numpy for programs that must not load torch; the simulation and devices with torch call the same function.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from federation.aggregation.ridge_numpy import (
 )
 
 WEIGHT = 0.03
-"""Of the device's windows against all others' together."""
+"""Weight of the device's windows relative to all others' together."""
 CONFIDENT_SHARE = 0.5
 MIN_WINDOWS = 100
-"""Two minutes: of fewer it changed nothing, or did harm."""
+"""Two minutes; with fewer it changed nothing or did harm."""
 MIN_AGREEMENT = 0.8
-"""Of the windows that both views name alike."""
+"""Minimum share of windows on which both views agree."""
 
 
 def pseudo_labelled_head(

@@ -1,9 +1,9 @@
-"""Exact sums for ridge regression: fixed point on the way to the server, float64 where a head is solved of them.
+"""Exact sums for ridge regression: fixed point in transit, float64 for solving heads.
 
 Of examples with features a (with a 1 at the end) and classes y (0/1) the ridge solution needs G = Σ w a aᵀ and
-B = Σ w a yᵀ alone, with w = 1 / √n_class of the client. Both add over clients. So that nothing depends on how sums are
-cut and ordered, features are rounded to 2⁻¹² first: their products are whole numbers that float64 adds without error.
-What travels are 32-bit whole numbers of 2⁻¹⁵, which int64 adds without error.
+B = Σ w a yᵀ alone, with w = 1 / √n_class of the client. Both add over clients. To make sums independent of batches and
+order, features are rounded to 2⁻¹² first, so their products are whole numbers that float64 adds without error. Uploads
+are 32-bit whole numbers of 2⁻¹⁵, which int64 adds without error.
 
 `implausibility` checks whether sums can be those of a client with so many examples: exact bounds, no statistics.
 
@@ -11,11 +11,11 @@ Of n_c examples of class c with features a, |a_j| ≤ clip and a 1 at the end, a
 and B = Σ_c n_c^(−1/2) Σ a y_cᵀ. So B's last row is √n_c, their squares sum to n, G's
 last entry is Σ_c √n_c, and no entry is larger than that times clip². All of it is one sum of products of (a, y): the
 matrix [[G, B], [Bᵀ, diag √n_c]] is positive semidefinite, up to what fixed point has rounded off; n_c are whole
-numbers, and G's last column, of all examples' features, is the sum of B's, which are by class. Whoever claims n
-examples weighs no more than n examples can.
+numbers, and G's last column, of all examples' features, is the sum of B's, which are by class. So a client that claims
+n examples can't weigh more than n examples can.
 
-Sums of several clients are held against what adds up: all of it but the whole numbers of examples. Each client rounds
-by itself, and may add noise, so the bounds are as much wider.
+Sums of several clients are checked against the additive bounds, all except whole numbers of examples. Each client
+rounds by itself and may add noise, so the bounds are wider accordingly.
 """
 
 from __future__ import annotations
@@ -97,6 +97,13 @@ def total_of(parts: Iterable[Tensors]) -> Tensors:
     return total
 
 
+def restricted(sums: Tree, columns: Tensor) -> Tensors:
+    """Return sums of the features with 1 in `columns` (D,) alone: heads solved of them give the others no weight."""
+    used = torch.cat([columns > 0, torch.ones_like(columns[:1]) > 0])
+    rows, others = torch.triu_indices(len(used), len(used), device=used.device)
+    return {"gram": sums["gram"] * (used[rows] & used[others]), "moment": sums["moment"] * used[:, None]}
+
+
 def unpacked(upper: Tensor, size: int) -> Tensor:
     """Return G (d, d) of its upper triangle (d (d + 1) / 2,)."""
     rows, columns = torch.triu_indices(size, size, device=upper.device)
@@ -105,7 +112,7 @@ def unpacked(upper: Tensor, size: int) -> Tensor:
 
 
 def capped(sums: Tensors, steps: int) -> Tensors:
-    """Return a client's sums with so much weight of its examples, in SUM_STEPS, if they have more."""
+    """Cap the weight of a client's sums, in SUM_STEPS."""
     weight = int(sums["gram"][-1])
     if weight <= steps:
         return sums
@@ -156,19 +163,19 @@ ROUNDING = 1.0 / SUM_STEPS
 
 
 def implausibility(upload: Tree, examples: int, clip: float) -> str:
-    """Say why no client with so many examples can have these sums; empty if one can.
+    """Say why a client with this many examples can't have these sums; empty if it can.
 
     `upload` holds gram (d (d + 1) / 2,) and moment (d, C), int32, of shapes that were checked.
     """
     if any(int(upload[name].long().abs().max()) >= LIMIT for name in ("gram", "moment")):
-        return "a sum is at the limit of 32 bits: it was cut off; fewer examples fit"
+        return "a sum is at the 32-bit limit, so it was cut off; use fewer examples"
     upper, moment = (upload[name].double() / SUM_STEPS for name in ("gram", "moment"))
     roots = moment[-1]  # √n_c
     if float(roots.min()) < 0:
         return f"a class has a weight of {float(roots.min()):g}: expected the root of its number of examples"
     claimed = float(((roots - ROUNDING).clamp(min=0) ** 2).sum())
     if claimed > examples:
-        return f"the sums hold at least {claimed:.1f} examples, and {examples} are claimed"
+        return f"the sums contain at least {claimed:.1f} examples, but {examples} are claimed"
     if (problem := _not_whole(roots)) is not None:
         return f"a class has {problem:g} examples: expected a whole number"
     return _entries(upper, moment, roots, clip, Slack()) or _indefinite(upper, moment, roots, Slack())
@@ -200,7 +207,7 @@ class Slack(NamedTuple):
 
 
 def total_implausibility(sums: Tree, clients: int, clip: float, deviation: float = 0.0) -> str:
-    """Say why no so many clients can have these sums; empty if they can.
+    """Say why this many clients can't have these sums; empty if they can.
 
     `sums` holds gram (d (d + 1) / 2,) and moment (d, C), int64; deviation: of the noise in each number, in SUM_STEPS.
     """
@@ -212,7 +219,7 @@ def total_implausibility(sums: Tree, clients: int, clip: float, deviation: float
     upper, moment = (sums[name].double() / SUM_STEPS for name in ("gram", "moment"))
     for name, values in (("gram", upper), ("moment", moment)):
         if (largest := float(values.abs().max())) > most:
-            return f"a number of {name} is {largest:g}, and those of {clients} clients reach {most:g} at most"
+            return f"a number of {name} is {largest:g}, but those of {clients} clients reach {most:g} at most"
     roots = moment[-1]
     if float(roots.min()) < -NOISE_DEVIATIONS * slack.deviation:
         return f"a class has a weight of {float(roots.min()):g}: expected the roots of numbers of examples"
@@ -236,7 +243,7 @@ def _entries(upper: Tensor, moment: Tensor, roots: Tensor, clip: float, wider: S
     if float(diagonal.min()) < -NOISE_DEVIATIONS * wider.deviation:
         return f"a sum of squares is {float(diagonal.min()):g}, below 0"
     if abs(float(diagonal[-1]) - total) > slack:
-        return f"the examples' weight is {float(diagonal[-1]):g} in one place and {total:g} in another"
+        return f"the examples' weight is {float(diagonal[-1]):g} in one place but {total:g} in another"
     apart = (upper[_last_column(size)] - moment.sum(1)).abs()
     if (most := float(apart.max())) > slack:
         at = int(apart.argmax())

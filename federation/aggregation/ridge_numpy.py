@@ -1,8 +1,8 @@
-"""The client's half of ridge regression from exact sums, in numpy: for programs that must not load torch.
+"""The client's half of ridge regression from exact sums, in numpy, for programs that must not load torch.
 
-The same fixed point as `federation.aggregation.ridge`, bit for bit, and heads that are the same to 1e-9. What is new
-here: a client's own sums may have more classes than the shared ones, in columns behind theirs, of which nobody else
-knows (a person's own activities).
+It has the same fixed point as `federation.aggregation.ridge`, bit for bit, and the same heads to 1e-9. In addition, a
+client's own sums may have more classes than the shared ones, in columns after theirs: a person's own activities,
+unknown to others.
 """
 
 from __future__ import annotations
@@ -78,6 +78,14 @@ class FixedSums(NamedTuple):
     def of(cls, tree: Mapping[str, Any]) -> FixedSums:
         """Take a broadcast's sums, whose leaves are torch's."""
         return cls(tree["gram"].cpu().numpy(), tree["moment"].cpu().numpy())
+
+    def restricted(self, columns: Sequence[int]) -> FixedSums:
+        """Return the sums of these features alone: heads solved of them give the others no weight."""
+        size = len(self.moment)
+        used = np.zeros(size, bool)
+        used[[*columns, size - 1]] = True
+        rows, others = np.triu_indices(size)
+        return FixedSums(self.gram * (used[rows] & used[others]), self.moment * used[:, None])
 
 
 class RidgeHead(NamedTuple):
@@ -187,9 +195,9 @@ def solve_mean(
 ) -> RidgeHead:
     """Solve the mean of the head on all features and, with so large a share, the one on `columns`, if there are any.
 
-    Classes behind the shared ones are those of the head on all features: only their owner's device, which lies as it
-    lies, has learnt them, and the mean would know them less. On MotionSense 65.2 % of such windows are found, with the
-    share 57.9 %; on UCI HAR 58.1 % and 48.2 % (15 windows of each activity, four splits).
+    Classes after the shared ones come only from the head on all features: only their owner's device, with its own
+    orientation, has learnt them, and the mean would recognize them less well. On MotionSense 65.2% of such windows are
+    found, and 57.9% with the mean; on UCI HAR 58.1% and 48.2% (15 windows of each activity, four splits).
     """
     whole = solve(shared, own, clients, damping)
     if not columns or not share:
@@ -208,7 +216,7 @@ def check_believable(sums: FixedSums, clients: int) -> str:
         if largest > clients * int(LIMIT):
             return (
                 f"the broadcast's sums {name} of {clients} devices reach {largest}; a device can add at most "
-                f"{int(LIMIT)}, so the present model stays"
+                f"{int(LIMIT)}, so the current model stays"
             )
     return ""
 
@@ -217,11 +225,11 @@ def _damped_solution(upper: Doubles, moment: Doubles, damping: Damping) -> Doubl
     """Solve (G + added I) W = B by Cholesky, where `upper` holds G's upper triangle."""
     gram = np.triu(upper) + np.triu(upper, 1).T
     gram[np.diag_indices_from(gram)] += damping.added(np.trace(gram) / len(gram))
-    try:  # numpy solves no triangular system by itself: scipy does, and takes a hundred megabytes of a device
+    try:  # numpy can't solve triangular systems; scipy can, but takes a hundred megabytes on a device
         np.linalg.cholesky(gram)
         return np.asarray(np.linalg.solve(gram, moment), np.float64)
     except np.linalg.LinAlgError as error:
-        raise UpdateError(f"the sums are not those of any examples, no head can be solved of them: {error}") from error
+        raise UpdateError(f"the sums can't come from any examples, so no head can be solved: {error}") from error
 
 
 def _check_alike(shared: FixedSums, own: FixedSums) -> None:

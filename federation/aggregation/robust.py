@@ -1,9 +1,9 @@
-"""Robust replacements of the mean: a minority of clients with arbitrary parameters moves them little.
+"""Robust alternatives to the mean, which a minority of clients with arbitrary parameters can hardly move.
 
 D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: Byzantine-Robust Distributed Learning, ICML 2018, arXiv 1803.01498
 (coordinate-wise median, definition 1; trimmed mean, definition 2). P. Blanchard, E. M. El Mhamdi, R. Guerraoui,
 J. Stainer: Machine Learning with Adversaries, NeurIPS 2017, arXiv 1703.02757 (Krum, section 4). None of them weighs
-clients by their examples, since a client says its own number.
+clients by their examples, because clients claim their own number.
 
 `used` says which clients' sums a rule uses: least trimmed squares, over clients or over groups of them. P. J.
 Rousseeuw: Least Median of Squares Regression, Journal of the American Statistical Association 79, 1984 (least trimmed
@@ -12,9 +12,9 @@ Discovery 12, 2006 (concentration steps, theorem 1); G. Minsker: Geometric Media
 Spaces, Bernoulli 21, 2015 (groups instead of single clients).
 
 Differs from the papers: a unit is not an example but a client's sums, of which any head's squared error follows
-exactly: tr(WᵀGW) − 2 tr(WᵀB) + Σ_c √n_c. So what is used are whole clients' sums, added without rounding: they stay
-positive semidefinite, and B belongs to G. Tried and left out, for what they cost without any attack (the macro-F1 of
-MotionSense fell from 98 to 43, from 94 to 81): coordinate-wise medians of normalized sums, and of clients' own heads.
+exactly: tr(WᵀGW) − 2 tr(WᵀB) + Σ_c √n_c. So whole clients' sums are used, added without rounding: they stay positive
+semidefinite, and B matches G. Tried and rejected because of their cost without any attack (the macro-F1 of MotionSense
+fell from 98 to 43, from 94 to 81): coordinate-wise medians of normalized sums, and of clients' own heads.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def krum(clients: Sequence[Tensors], byzantine: int) -> int:
     neighbours = len(clients) - byzantine - 2
     if neighbours < 1:
         raise RoundError(
-            f"krum with byzantine={byzantine} needs at least {byzantine + 3} updates, {len(clients)} came; "
-            "lower byzantine or raise minimum_clients"
+            f"krum with byzantine={byzantine} needs at least {byzantine + 3} updates, got {len(clients)}; lower "
+            f"byzantine or raise minimum_clients"
         )
     flat = torch.stack([torch.cat([value.flatten().double() for value in client.values()]) for client in clients])
     squared = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -111,7 +111,7 @@ def used(rule: Rule, sums: Sequence[Tensors], trim: float, damping: float) -> li
     together everything that fits as well. Units without examples change nothing, and are used.
     """
     heavy = [index for index, unit in enumerate(sums) if float(_weight(unit)) > 0]
-    if rule == "mean" or len(heavy) < 3:  # of two nobody can tell which one is wrong
+    if rule == "mean" or len(heavy) < 3:  # of two units, it is unknown which one is wrong
         return list(range(len(sums)))
     units = _normalized([sums[index] for index in heavy])
     if rule == "trimmed_mean":
@@ -127,7 +127,7 @@ def _concentrated(units: Units, keep: int, damping: float) -> set[int]:
     count, known = len(units.gram), dict[frozenset[int], Tensor]()
     blocks = [set(range(start, count, STARTS)) for start in range(min(STARTS, count))]
 
-    def errors_of(rows: set[int]) -> Tensor:  # starts meet: what is known is not solved again
+    def errors_of(rows: set[int]) -> Tensor:  # starts converge: don't solve the same set again
         key = frozenset(rows)
         if key not in known:
             known[key] = _errors(units, rows, damping)
@@ -138,7 +138,7 @@ def _concentrated(units: Units, keep: int, damping: float) -> set[int]:
 
 
 def _descended(errors_of: Callable[[set[int]], Tensor], start: set[int], keep: int) -> tuple[float, set[int]]:
-    """Fit, keep what fits best, fit anew: neither step raises the error of what is kept."""
+    """Fit, keep what fits best, fit again: neither step raises the error of what is kept."""
     kept, errors = start, errors_of(start)
     for _step in range(STEPS):
         best = set(errors.argsort(stable=True)[:keep].tolist())

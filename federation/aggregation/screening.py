@@ -1,20 +1,20 @@
-"""What a round's updates are held against before they are combined: their weight, and how far each moves the model.
+"""Screens a round's updates before they are combined: their weight, and how far each moves the model.
 
-The server and the simulation call the same functions, with what they know of the updates: the examples that each
-claims, and its norms. Two rules, each switched off by null in `RoundSettings`:
+The server and the simulation call the same functions with each update's claimed examples and norms. There are two
+rules, each switched off by null in `RoundSettings`:
 
-`max_weight_ratio` caps a weight. A client says its own number of examples, and 10⁹ of them would make its update the
-whole mean. It counts with at most so many times the round's median.
+`max_weight_ratio` caps a weight. Clients claim their own number of examples, and 10⁹ of them would make one update the
+whole mean. An update's weight is at most this many times the round's median.
 
-`norm_factor` leaves an update out whose norm is more than so many times the median of the round's norms and those of
-earlier rounds: Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan: Can You Really Backdoor Federated Learning?, 2019,
-arXiv 1911.07963, section 4. Differs from the paper: it clips such an update, which has no such norm by accident.
+`norm_factor` leaves out an update whose norm is more than this many times the median of the norms of this and earlier
+rounds: Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan: Can You Really Backdoor Federated Learning?, 2019, arXiv
+1911.07963, section 4. Differs from the paper, which clips such an update; such a norm is no accident.
 
-Medians are lower ones, so that of 2k values the k largest cannot set them. Neither rule sees an update that is no
-larger than the others and wrong; the robust rules of `federation.aggregation.robust` are for those.
+Medians are lower ones, so that of 2k values the k largest cannot set them. Neither rule detects a wrong update of
+normal size; for that, see the robust rules of `federation.aggregation.robust` are for those.
 
-With `clip_norm` neither is applied: clipped changes weigh the same, and who is left out must not depend on the others'
-data (`federation.privacy.differential_privacy`).
+With `clip_norm` neither is applied, because clipped changes weigh the same, and leaving out a client must not depend on
+the others' data (`federation.privacy.differential_privacy`).
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ RoundNorms = Mapping[str, Typical]
 class NormHistory:
     """What was usual in the last rounds, the latest one last.
 
-    After a round that failed it is believed less: perhaps everything has changed, and nothing would ever pass again.
+    After a failed round it counts less, because everything may have changed and no update would ever pass again.
     """
 
     rounds: tuple[RoundNorms, ...] = ()
     after_failure: bool = False
 
     def published(self, norms: RoundNorms) -> NormHistory:
-        """Return the history with one more published round; the first one after a failure begins anew."""
+        """Return the history with one more published round; the first one after a failure restarts it."""
         before = () if self.after_failure else self.rounds
         return NormHistory((*before, norms)[-HISTORY_ROUNDS:])
 
@@ -82,7 +82,7 @@ class NormHistory:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> NormHistory:
-        """Read a history that was written down."""
+        """Read a history from `to_json`."""
         rounds = tuple({group: Typical(*norm) for group, norm in norms.items()} for norms in saved["rounds"])
         return cls(rounds, saved["after_failure"])
 
@@ -140,7 +140,7 @@ def class_count_groups(groups: Mapping[str, UploadGroup]) -> list[str]:
 
 
 def refusal(settings: RoundSettings, norms: Mapping[str, float], history: NormHistory) -> str:
-    """Say why an update is refused as it arrives, by earlier rounds alone; empty if it is not.
+    """Say why an update is refused on arrival, judging only by earlier rounds; empty if it isn't.
 
     Nobody is before `norm_after` updates are known, nor after a failed round: it is judged at the end, with the others.
     """
@@ -164,8 +164,8 @@ def shortfall(settings: RoundSettings, claims: Mapping[str, UpdateClaim], screen
     named = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
     return (
         f"quorum not reached: {len(names)} of {len(claims)} updates were left out for their norm ({named}), "
-        f"{left} remain, {settings.minimum_clients} are needed. The next round judges by its own updates if at least "
-        f"{OWN_MEDIAN} come; if these devices are honest, raise rounds.norm_factor"
+        f"{left} remain, {settings.minimum_clients} are needed. The next round compares only its own updates if it "
+        f"gets at least {OWN_MEDIAN}; if these devices are honest, raise rounds.norm_factor"
     )
 
 

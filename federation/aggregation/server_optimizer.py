@@ -1,4 +1,4 @@
-"""Methods that take the mean change of the clients for a gradient and give it to an optimizer on the server.
+"""Methods that pass the clients' mean change as a gradient to an optimizer on the server.
 
 S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan: Adaptive Federated
 Optimization, ICLR 2021, arXiv 2003.00295, algorithm 1.

@@ -5,19 +5,20 @@ Learning with Pre-trained Models, CVPR 2025, arXiv 2405.16240: one round, indepe
 R. Camoriano, B. Caputo, M. Ciccone: Accelerating Heterogeneous Federated Learning with Closed-form Classifiers, ICML
 2024, arXiv 2406.01116 (Fed3R): ridge regression with random features.
 
-Nobody trains: below the head the network is frozen, `har_features` or one that another federation has trained. A client
-sends G_k = Σ w a aᵀ and B_k = Σ w a yᵀ of its features a (`federation.aggregation.ridge`), and the server solves
-W = (Σ G_k + λ tr/d I)⁻¹ Σ B_k. Ours, not the papers': examples of a class weigh 1 / √n_class on each client; λ is
-relative to the mean of the diagonal; sums travel in fixed point, so that the result is the same bit for bit whatever
-the order, cohort and number of rounds. The state has the sum of all clients alone: an update comes with what it
-replaces (`Update.replaces`), which whoever drives the method has kept. So a client joins by an addition, sends again
-without counting twice, and leaves exactly by a subtraction.
+No training: the network below the head is frozen, `har_features` or one trained by another federation. A client sends
+G_k = Σ w a aᵀ and B_k = Σ w a yᵀ of its features a (`federation.aggregation.ridge`), and the server solves W = (Σ G_k +
+λ tr/d I)⁻¹ Σ B_k. Ours, not the papers': examples of a class weigh 1 / √n_class on each client; λ is relative to the
+mean of the diagonal; sums travel in fixed point, so that the result is the same bit for bit whatever the order, cohort
+and number of rounds. The state has the sum of all clients alone: an update comes with what it replaces
+(`Update.replaces`), which whoever drives the method has kept. So a client joins by an addition, sends again without
+counting twice, and leaves exactly by a subtraction.
 
 Each client predicts with a head of its own, solved of all sums and its own ones, which weigh as all others together.
 Of a network that says which of its features do not depend on how the phone lies (`har_features`), the same sums give
 heads on those alone, the solution of a sub-block. The shared and the own head are then a weighted mean of that
 head and the one on all features: two opinions, of which one cannot lean on how the phone lies. Which of the four a
-device serves with is for its gate to decide. Sums say much of a person's features: whoever may not see them needs
+device serves with is for its gate to decide. A device that lacks a sensor solves all of them on the features that it
+has. Sums say much of a person's features: whoever may not see them needs
 secure sums.
 """
 
@@ -66,6 +67,8 @@ from gaitway.tasks import TargetKind
 SUMS = ("gram", "moment")
 ORIENTATION_FREE = "orientation_free"
 """The buffer of a network with 1 for each of its features (D,) that is the same however the phone is turned."""
+ACCELERATION = "acceleration"
+"""The buffer of a network with 1 for each of its features (D,) that need no second sensor."""
 ANY_ORIENTATION = SHARED_ANY_ORIENTATION, PERSONALIZED_ANY_ORIENTATION
 
 
@@ -133,16 +136,16 @@ class Analytic(SumMethod):
         if task.target is TargetKind.CLASS:
             return None
         return (
-            f"the method {self.name} solves a head for one class an example, and the task {task.name} learns another "
-            "target; use a method that trains, such as fedavg"
+            f"the method {self.name} solves a head for one class per example, but the task {task.name} learns another "
+            f"target; use a method that trains, such as fedavg"
         )
 
     @property
     def program_incompatibility(self) -> str | None:
         """Devices need no program for sums; heads are solved, for which ONNX has no operator."""
         return (
-            f"the method {self.name} solves linear equations on the device, for which ONNX has no operator; it "
-            "needs no program: phones and devices make its sums without torch as it is"
+            f"the method {self.name} solves linear equations on the device, for which ONNX has no operator; it needs "
+            f"no program: phones and devices compute its sums without torch anyway"
         )
 
     # ---- client half
@@ -185,7 +188,7 @@ class Analytic(SumMethod):
     def sum_implausibility(self, total: Tree, clients: int, deviation: float) -> str:
         """Hold the sums against what so many clients' sums are."""
         if (count := int(total["clients"])) != clients:
-            return f"it counts {count:,} clients, and {clients} have added to it"
+            return f"it counts {count:,} clients, but {clients} have added to it"
         sums = {name: total[name].long() for name in SUMS}
         return ridge.total_implausibility(sums, count, self.clip, deviation)
 
@@ -224,6 +227,18 @@ class Analytic(SumMethod):
         like = client.memory["solved"]
         weight, bias = (torch.from_numpy(array).to(like) for array in head)
         return client._replace(params=with_linear_head(client.params, weight, bias))
+
+    def without_sensor(self, client: Client, broadcast: Broadcast) -> Broadcast:
+        """Leave the features out that such a device lacks: its heads are solved of a sub-block of the same sums."""
+        sums, columns = broadcast["sums"], client.buffers.get(ACCELERATION)
+        if columns is None or not int(sums["clients"]):
+            return broadcast
+        total = ridge.restricted(sums, columns)
+        nothing = {name: torch.zeros_like(value) for name, value in total.items()}
+        head = self._solved(total, nothing, torch.tensor(0.0), client.buffers.get(ORIENTATION_FREE))
+        like = next(iter(client.params.values()))
+        params = with_linear_head(broadcast["params"], *(value.to(like) for value in head))
+        return {**broadcast, "params": params, "sums": {**sums, **total}}
 
     def _with_head(self, client: Client, name: str) -> Client:
         memory = client.memory
@@ -277,9 +292,10 @@ class Analytic(SumMethod):
             weight, bias = self._solved(total, nothing, torch.tensor(0.0), state.get(ORIENTATION_FREE))
         except RuntimeError as error:  # torch's LinAlgError, which its types do not name
             raise RoundError(
-                f"no head can be solved of the sums of {int(sums['clients']) + changes.clients} clients: their matrix "
-                f"is not positive definite, as noise can make it; raise method.floor={self.floor:g} to about 2 σ √d, "
-                "of d features and sums whose noise has a deviation of σ · 2¹⁵ whole numbers"
+                f"no head can be solved from the sums of {int(sums['clients']) + changes.clients} clients: their "
+                f"matrix is not positive definite, which noise can cause; raise method.floor={self.floor:g} to about "
+                f"2 σ √d, "
+                "for d features and noise in the sums with a deviation of σ · 2¹⁵ whole numbers"
             ) from error
         like = next(iter(state["params"].values()))
         params = with_linear_head(state["params"], weight.to(like), bias.to(like))

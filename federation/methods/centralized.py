@@ -1,7 +1,6 @@
-"""Centralized: one model on everybody's pooled training examples; the upper bound of the federated methods.
+"""Centralized: one model on everyone's pooled training examples; the upper bound of the federated methods.
 
-Nobody's data could be pooled in a real federation, so only a simulation runs it: it sees one client that holds all of
-the examples.
+A real federation can't pool data, so only simulations run it, with one client that has all examples.
 """
 
 from __future__ import annotations

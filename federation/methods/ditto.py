@@ -1,4 +1,4 @@
-"""Ditto: beside FedAvg's global model every client trains a personal one, held near the global.
+"""Ditto: in addition to FedAvg's global model, every client trains a personal one that is kept near the global one.
 
 T. Li, S. Hu, A. Beirami, V. Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021,
 arXiv 2012.04221, equation 2 and algorithm 1.

@@ -1,4 +1,4 @@
-"""FedAdam: Adam on the server, with the mean change of the clients for a gradient.
+"""FedAdam: Adam on the server, with the clients' mean change as the gradient.
 
 S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan: Adaptive Federated
 Optimization, ICLR 2021, arXiv 2003.00295, algorithm 2 (no bias correction, v starts at τ²).

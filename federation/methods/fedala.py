@@ -1,11 +1,11 @@
-"""FedALA: each client mixes the global model into its own, element by element, by weights that its examples teach.
+"""FedALA: each client mixes the global model into its own, element by element, with learned weights.
 
 J. Zhang, Y. Hua, H. Wang, T. Song, Z. Xue, R. Ma, H. Guan: FedALA: Adaptive Local Aggregation for Personalized
 Federated Learning, AAAI 2023, arXiv 2212.01197: adaptive local aggregation.
 
 The lower layers are taken over; of the higher ones θ̂ = θ_k + (θ − θ_k) ⊙ W, 0 ≤ W ≤ 1, W = 1 at first. A phase of its
 own moves W by plain gradient steps of rate η, clipped after each; then θ̂ trains as in FedAvg, and all of it travels.
-Held against the authors' code (github.com/TsingZ0/FedALA and PFLlib), which uses the head for the higher layers.
+Compared with the authors' code (github.com/TsingZ0/FedALA and PFLlib), which uses the head for the higher layers.
 Differs from the paper and its code: the round's loss is taken on all of the client's examples in shuffled batches, not
 on s = 80 % of them; W learns for the same number of epochs in every round, where theirs learns until its loss stands
 still in the second round and for one epoch in later ones (clients that train together take equally many steps).

@@ -203,7 +203,7 @@ def _rounds(state: Tree) -> Tensor:
     if "rounds" not in state:
         raise RoundError(
             "the server's state counts no rounds: an earlier version of fedali wrote it, whose ALP layers sat "
-            "elsewhere; begin a new federation"
+            "elsewhere; create a new federation"
         )
     rounds: Tensor = state["rounds"]
     return rounds

@@ -1,4 +1,4 @@
-"""FedAtt: layer by layer, a client weighs by how far it went from the server's model.
+"""FedAtt: in each layer, a client's weight depends on its distance from the server's model.
 
 S. Ji, S. Pan, G. Long, X. Li, J. Jiang, Z. Huang: Learning Private Neural Language Modeling with Attentive Aggregation,
 IJCNN 2019, arXiv 1812.07108, equations 5 to 7 and algorithm 1.

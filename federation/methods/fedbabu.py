@@ -1,4 +1,4 @@
-"""FedBABU: only the body is trained and averaged, under a head that stays at its initial values; fine-tuning follows.
+"""FedBABU: only the body is trained and averaged, under a fixed initial head; fine-tuning follows.
 
 J. Oh, S. Kim, S.-Y. Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022,
 arXiv 2106.06042: the head's learning rate is 0; then all, the head or the body is fine-tuned.
@@ -8,7 +8,7 @@ copy, fine-tuned from the body that it received and the initial head on the same
 are added that have no parameter in common, so that each model trains as if alone (as in `ditto`).
 Differs from the paper: it fine-tunes once, after the last round; a live federation has none, so each round ends with
 models that can be served, fine-tuned from the body that it began with for as many epochs as it trains.
-Held against the authors' code (mirrored as github.com/junhyeog/FedBABU) and PFLlib: there too the whole model is
+Compared with the authors' code (mirrored as github.com/junhyeog/FedBABU) and PFLlib: there too the whole model is
 fine-tuned, at the same rate; PFLlib for ten epochs.
 """
 

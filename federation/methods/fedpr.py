@@ -3,11 +3,11 @@
 Y. Qiao, H. Q. Le, C. S. Hong: Boosting Federated Learning Convergence with Prototype Regularization, 2023,
 arXiv 2307.10575: prototypes eq. 2, their mean eq. 3, local loss eq. 4, algorithm 1.
 
-Differs from the paper's words, which call the second term of eq. 4 'the ℓ2 distance'. Read as ‖e − P[y]‖₂
+Differs from the paper's text, which calls the second term of eq. 4 'the ℓ2 distance'. Read as ‖e − P[y]‖₂
 (`distance="norm"`) its gradient has length 1 however near the prototype is; in the paper's own setting that outweighs
 the labels, and features collapse to the prototypes of the first rounds. Read as FedProto's squared error, the default
-here, it weakens as features come near. That one is the mean over the D features; `distance="squared_sum"` is
-‖e − P[y]‖², D times as strong.
+here, it weakens as features come near. That one is the mean over the D features; `distance="squared_sum"` is ‖e −
+P[y]‖², D times as strong.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ class FedProto(Method):
             )
         if self.is_frozen and (self.lam != _LAM or self.distance != "squared"):
             raise SettingsError(
-                f"{self.name}: backbone=frozen trains nothing that lam={self.lam:g} could pull to prototypes by any "
-                f"distance: leave lam at {_LAM:g}, and distance at squared"
+                f"{self.name}: backbone=frozen doesn't train, so lam={self.lam:g} and distance have no effect: leave "
+                f"lam at {_LAM:g}, and distance at squared"
             )
 
     @property
@@ -196,8 +196,8 @@ class FedProto(Method):
         """Refuse to keep what single clients have sent, too."""
         if self.keeps_uploads:
             return (
-                f"the method {self.name} keeps what each client has sent last: set average_over=round, with which a "
-                "round's sum is enough"
+                f"the method {self.name} stores each client's latest prototypes: set average_over=round, which only "
+                f"needs a round's sum"
             )
         return super().sum_incompatibility
 
@@ -217,5 +217,5 @@ class FedProto(Method):
         return {**state, **prototypes.finish(state, PrototypeSums.of(accumulator).prototypes)}
 
     def forget_clients(self, state: Tree, clients: Collection[str]) -> Tree:
-        """Drop what these clients have sent last, and average the others' anew."""
+        """Drop these clients' latest prototypes, and average the others' again."""
         return kept_prototypes.forget(state, clients, by_examples=self.weighting == "examples")

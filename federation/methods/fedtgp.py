@@ -9,10 +9,10 @@ round it takes S epochs of SGD over all prototypes p_k[c] that came, each once w
 −log( e^{−(d_c + δ)} / (e^{−(d_c + δ)} + Σ_{c′ ≠ c} e^{−d_{c′}}) ), d_{c′} = ‖p_k[c] − P[c′]‖₂. The margin δ is the
 largest of the distances between the mean prototype of a class and that of the nearest other one, at most `max_margin`
 τ. Clients and their prediction are FedProto's.
-Held against the authors' code (github.com/TsingZ0/FedTGP and HtFLlib): S = 100 or 1000 epochs, batches of 10 and the
-clients' learning rate, λ 1 to 10 by the data set.
-Differs from their code: a class that no client has had is not predicted, though F gives it a prototype; a stale upload
-counts less; with one class known there is no distance, and δ = τ.
+Compared with the authors' code (github.com/TsingZ0/FedTGP and HtFLlib): S = 100 or 1000 epochs, batches of 10 and the
+clients' learning rate, λ 1 to 10 by the data set. Differs from their code: a class that no client has had is not
+predicted, though F gives it a prototype; a stale upload counts less; with one class known there is no distance, and δ =
+τ.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class FedTgp(FedProto):
         super().__post_init__()
         if self.is_frozen or self.keeps_uploads:
             raise SettingsError(
-                f"{self.name} trains its prototypes on those of the round: leave backbone at trained and average_over "
-                "at auto, or use fedproto"
+                f"{self.name} trains its prototypes on the round's: leave backbone at trained and average_over at "
+                f"auto, or use fedproto"
             )
         if self.server_epochs < 0 or self.server_batch < 1 or not 0 < self.server_lr < float("inf"):
             raise SettingsError(

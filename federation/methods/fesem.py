@@ -1,4 +1,4 @@
-"""FeSEM: several centres; a client gets, and moves, the one that its parameters are nearest to.
+"""FeSEM: several centres; each client gets and updates the one nearest to its parameters.
 
 M. Xie, G. Long, T. Shen, T. Zhou, X. Wang, J. Jiang: Multi-Center Federated Learning: Clients Clustering for Better
 Personalization, 2020, arXiv 2005.01026, equations 7 and 8, algorithm 1.
@@ -151,7 +151,7 @@ class FeSem(Method):
             return super().aggregate(state, updates)
         received = list(updates)
         if not received:
-            raise RoundError("a round needs at least one update with examples to aggregate; none came")
+            raise RoundError("a round needs at least one update with examples to aggregate; got none")
         centres = list(state["centres"].values())
         assigned = dict(state.get("assigned", {}))  # the wire leaves out an empty group
         if not assigned:

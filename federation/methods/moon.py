@@ -1,4 +1,4 @@
-"""MOON: contrast the features with those of the received model (alike) and of the own previous model (unlike).
+"""MOON: pulls features towards those of the received model, and away from those of the client's previous model.
 
 Q. Li, B. He, D. Song: Model-Contrastive Federated Learning, CVPR 2021, arXiv 2103.16257, equations 3 and 4.
 

@@ -1,4 +1,4 @@
-"""pFedFDA: the head is the Bayes classifier of Gaussian features, of each client's own and everybody's together.
+"""pFedFDA: the head is the Bayes classifier of Gaussian features, interpolated between the client's and everyone's.
 
 C. Mclaughlin, L. Su: Personalized Federated Learning via Feature Distribution Adaptation, NeurIPS 2024,
 arXiv 2411.00329: the generative classifier, the interpolation of local and global estimates.
@@ -8,15 +8,15 @@ is linear in the features e. A client trains its base under the head of the glob
 π, without moving that head; then estimates μ_k, Σ_k of its features and sends
 β μ_k + (1 − β) μ and β′ Σ_k + (1 − β′) Σ, with the β, β′ in [0, 1] that minimize the cross-entropy of two folds, each
 classified by the estimates of the other. The server averages both, and the base, by examples.
-Held against the authors' code (github.com/cj-mclaughlin/pFedFDA). As there, a multiple of the identity is added to Σ_k,
-Σ gets a share 1e-4 of its mean variance, global means begin uniform in [0, 1] and Σ as the identity, and a class
+Compared with the authors' code (github.com/cj-mclaughlin/pFedFDA). As there, a multiple of the identity is added to
+Σ_k, Σ gets a share 1e-4 of its mean variance, global means begin uniform in [0, 1] and Σ as the identity, and a class
 without examples has the global mean. Their multiple is 1 (`shrink=1`; they also add 1e-4 to every entry): with the
 small features of `har_cnn` that outweighs their variance, and shares of classes decide (MotionSense, 4 rounds, 8
-clients, seed 0: 62 instead of 92), so the default is 0.01.
-Differs from their code: features are those of the trained base, of the last 1,024 examples, where it takes them from
-every step of training; a class's examples go to the folds in turn instead of at random; β is sought on a grid of tenths
-by turns, not by L-BFGS; a client knows its π after its first round, in which all classes weigh alike. A client serves
-with its trained base and the head of what it sent; they score the server's base with estimates made again.
+clients, seed 0: 62 instead of 92), so the default is 0.01. Differs from their code: features are those of the trained
+base, of the last 1,024 examples, where it takes them from every step of training; a class's examples go to the folds in
+turn instead of at random; β is sought on a grid of tenths by turns, not by L-BFGS; a client knows its π after its first
+round, in which all classes weigh alike. A client serves with its trained base and the head of what it sent; they score
+the server's base with estimates made again.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class PFedFda(Method):
         if task.target is TargetKind.CLASS:
             return None
         return (
-            f"the method {self.name} describes the features of one class an example, and the task {task.name} learns "
-            "another target; use a method that shares parameters alone, such as fedavg"
+            f"the method {self.name} models the features of one class per example, but the task {task.name} learns "
+            f"another target; use a method that shares only parameters, such as fedavg"
         )
 
     # ---- client half
@@ -208,7 +208,7 @@ class PFedFda(Method):
         if training.batch_size > class_statistics.CAPACITY:
             raise SettingsError(
                 f"{self.name} keeps the features of {class_statistics.CAPACITY} examples: batch={training.batch_size} "
-                "is more; take smaller batches"
+                f"is more; use smaller batches"
             )
         like, shape = next(iter(params.values())), (training.classes, training.feature_dim)
         means = torch.from_numpy(generator(training.seed, self.name).random(shape)).to(like)

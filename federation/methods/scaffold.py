@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take a client's drift out of its steps.
+"""SCAFFOLD: control variates correct the drift in a client's steps.
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging
 for Federated Learning, ICML 2020, arXiv 1910.06378, algorithm 1, equations 3 to 5, with option II for c_i.

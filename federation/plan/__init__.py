@@ -1,6 +1,6 @@
-"""What a federation has agreed on before its first round, as JSON: the model, the method, the training, the rounds.
+"""A federation's plan, fixed before its first round, as JSON: the model, the method, the training, the rounds.
 
-The simulation reads it from `--plan` and its command line, the server from REST, a device from the announcement.
+The simulation reads it from `--plan` and its command line, the server from REST, and devices from the announcement.
 """
 
 from federation.plan.plan import Plan, live_incompatibility, window_change_incompatibility, with_packages

@@ -1,4 +1,4 @@
-"""A whole plan, how it is read from a file, and what of it devices cannot do."""
+"""The whole plan, reading it from a file, and what devices don't support of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gaitway.tasks import DEFAULT_TASK, TASKS, TargetKind, task_of
 
 
 class Plan(Strict):
-    """One federation, in the words that the simulation, the server and a device share."""
+    """A federation's settings, shared by the simulation, the server and devices."""
 
     labels: tuple[Label, ...] = Field(min_length=1, description="the classes; of a number, its name and unit")
     task: Options = Field(
@@ -60,14 +60,14 @@ class Plan(Strict):
         learnt = task_of(self.task)
         twice = next((label for label in self.labels if self.labels.count(label) > 1), None)
         if twice is not None:
-            raise ValueError(f"labels: {twice!r} came twice; expected a name of its own for each class")
+            raise ValueError(f"labels: {twice!r} is listed twice; expected a different name for each class")
         if len(self.labels) < learnt.min_labels:
             raise ValueError(
-                f"labels: {len(self.labels)} came; {learnt.name} learns classes, {learnt.min_labels} at the least"
+                f"labels: got {len(self.labels)}; {learnt.name} learns classes, at least {learnt.min_labels}"
             )
         if learnt.target is TargetKind.NUMBER and len(self.labels) > 1:
             raise ValueError(
-                f"labels: {len(self.labels)} came; {learnt.name} learns one number, and its label is the number's name "
+                f"labels: got {len(self.labels)}; {learnt.name} learns one number, and its label is the number's name "
                 'and unit, such as "heart rate (beats/min)"'
             )
         return self
@@ -92,8 +92,8 @@ def window_change_incompatibility(plan: Plan) -> str | None:
     if not (plan.training.augmentation.is_of_windows or by_method) or plan.data.normalization != "client":
         return None
     return (
-        "windows are to be turned, or to lose a sensor, in the units in which they were measured, and "
-        "data.normalization = 'client' gives each client units of its own; use 'federated' or 'none'"
+        "rotating windows or dropping a sensor needs the units of measurement, but data.normalization = 'client' "
+        "gives each client its own units; use 'federated' or 'none'"
     )
 
 
@@ -106,34 +106,34 @@ def live_incompatibility(plan: Plan) -> str | None:
         return f"task.name = {task!r}: {did_you_mean(str(task), TASKS)}"
     if task_of(plan.task).input_kind == "image" and data.input is None:
         return (
-            f"task.name = {task!r} needs images: say their shape in data.input, such as "
+            f"task.name = {task!r} needs images: set their shape in data.input, such as "
             '{"kind": "image", "shape": [3, 96, 128]}'
         )
     if plan.rollout.used and not task_of(plan.task).is_served:
         return (
             f"rollout.mode = {plan.rollout.mode!r}: devices have no use for a model of {task}, so there is nothing to "
-            "release to them; use 'off', and begin a federation that has one from this one's model"
+            f"release; use 'off', and create a federation of another task from this one's model"
         )
     if plan.secure.mode == "clear":
         return (
-            "secure.mode = 'clear' hides nothing, it is for simulations that compare with 'masked'; use 'masked', or "
-            "'off', and know that the server sees every update"
+            "secure.mode = 'clear' hides nothing and is only for simulations that compare with 'masked'; use "
+            "'masked', or 'off' if the server may see every update"
         )
     if plan.secure.voucher is not None and plan.secure.mode != "masked":
         return (
-            f"secure.voucher vouches for the members of secure sums, and secure.mode = {plan.secure.mode!r} has none; "
-            "use secure.mode = 'masked', or leave secure.voucher out"
+            f"secure.voucher vouches for the members of secure sums, but secure.mode = {plan.secure.mode!r} has none; "
+            f"use secure.mode = 'masked', or leave out secure.voucher"
         )
     if reason := window_change_incompatibility(plan):
         return reason
     if data.split != "temporal":
         return (
-            f"data.split = {data.split!r} leaks between windows that overlap, so it is for simulations alone; "
-            "use 'temporal'"
+            f"data.split = {data.split!r} leaks between overlapping windows, so it is only for simulations; use "
+            f"'temporal'"
         )
     if data.normalization == "pooled":
         return (
-            "data.normalization = 'pooled' needs all windows in one place, so it is for simulations alone; use "
+            "data.normalization = 'pooled' needs all windows in one place, so it is only for simulations; use "
             "'federated', which has the same statistics up to rounding, or 'client'"
         )
     if data.normalization == "federated" and data.statistics is None:

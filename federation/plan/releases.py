@@ -23,7 +23,7 @@ Wave = Annotated[float, Field(gt=0, le=1)] | GroupWave
 def _growing(waves: tuple[Wave, ...]) -> tuple[Wave, ...]:
     shares = [wave for wave in waves if not isinstance(wave, GroupWave)]
     if waves[-1] != 1 or any(after <= before for before, after in zip((0.0, *shares), shares, strict=False)):
-        raise ValueError("shares of waves must grow, and the last wave must be 1, which is every device")
+        raise ValueError("waves' shares must grow, and the last one must be 1 (every device)")
     return waves
 
 
@@ -35,7 +35,7 @@ class RolloutSettings(Strict):
 
     mode: Literal["off", "manual", "automatic"] = Field(
         default="off",
-        description="off: a device uses what it trained itself, and in the end the federation's last model; "
+        description="off: a device uses its own model, and finally the federation's last model; "
         "manual: it uses what an operator releases; automatic: each published version is released, one after another",
     )
     waves: Waves = Field(
@@ -44,20 +44,22 @@ class RolloutSettings(Strict):
     success_threshold: float = Field(
         default=0.8, gt=0, le=1, description="share of a wave that must have adopted the model"
     )
-    soak_s: float = Field(default=3600.0, ge=0, le=3.2e7, description="a wave lasts at least so long")
+    soak_s: float = Field(default=3600.0, ge=0, le=3.2e7, description="minimum duration of a wave")
     wave_timeout_s: float = Field(
         default=86_400.0,
         ge=0,
         le=3.2e7,
-        description="after so long a wave no longer waits for devices that have not answered",
+        description="time after which a wave stops waiting for devices that haven't answered",
     )
-    halt_share: float = Field(default=0.1, gt=0, le=1, description="halted when so many of the answers are failures,")
-    halt_devices: int = Field(default=2, ge=1, le=10**9, description="and at least so many devices have failed")
+    halt_share: float = Field(
+        default=0.1, gt=0, le=1, description="share of failures among the answers that halts a rollout,"
+    )
+    halt_devices: int = Field(default=2, ge=1, le=10**9, description="together with at least this many failed devices")
     own_models: bool = Field(
         default=False,
         # left out where it is false, so that devices of a version without it go on
         exclude_if=operator.not_,
-        description="devices may serve a model of their own where it is expected to do better than the released one",
+        description="devices may serve their own model if it is expected to be better than the released one",
     )
 
     def share_of(self, wave: int) -> float:

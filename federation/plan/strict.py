@@ -1,4 +1,4 @@
-"""What the models of a plan share: names that are safe anywhere, text for people, and unknown keys refused.
+"""The base of a plan's models: safe names, displayable text, and rejection of unknown keys.
 
 Methods, tasks and models are frozen dataclasses in tables; as JSON they are their name and their fields.
 """

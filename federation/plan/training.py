@@ -1,4 +1,4 @@
-"""What a client trains, and how: examples of its own samples, their random changes, the network and the optimizer."""
+"""A client's training: examples from its samples, their augmentation, the network and the optimizer."""
 
 from __future__ import annotations
 
@@ -20,34 +20,35 @@ class Augmentation(Strict):
     is changed.
     """
 
-    flip: float = Field(default=0.0, ge=0, le=1, description="how likely an image is mirrored, left to right")
+    flip: float = Field(default=0.0, ge=0, le=1, description="probability of mirroring an image left to right")
     padding: int = Field(
-        default=0, ge=0, le=1024, description="pixels that are added at each side before a crop of the old size"
+        default=0, ge=0, le=1024, description="pixels added at each side before a crop to the original size"
     )
     scale: tuple[Annotated[float, Field(ge=0.1, le=10)], Annotated[float, Field(ge=0.1, le=10)]] = Field(
         default=(1.0, 1.0), description="an image is scaled by a factor between these, then cropped or padded"
     )
-    brightness: Change = Field(default=0.0, description="most that is added or taken, in the set's deviations")
-    contrast: Change = Field(default=0.0, description="most by which differences from the set's mean grow or shrink")
-    saturation: Change = Field(default=0.0, description="most by which differences between colours grow or shrink")
+    brightness: Change = Field(default=0.0, description="maximum brightness change, in the set's deviations")
+    contrast: Change = Field(default=0.0, description="maximum change of differences from the set's mean")
+    saturation: Change = Field(default=0.0, description="maximum change of differences between colors")
     rotation: Change = Field(
         default=0.0,
         # left out where it is 0, so that devices of a version without it go on
         exclude_if=operator.not_,
-        description="how likely a window of motion sensors is turned at random, as if the phone lay otherwise",
+        description="probability of rotating a window of motion sensors at random, as if the phone had another "
+        "orientation",
     )
     degrees: float = Field(
         default=180.0,
         gt=0,
         le=180,
         exclude_if=lambda degrees: degrees == 180,
-        description="by how much it is turned at most; 180: by any rotation",
+        description="maximum angle of the rotation; 180: any rotation",
     )
 
     sensor_loss: Change = Field(
         default=0.0,
         exclude_if=operator.not_,
-        description="how likely a window's second sensor reads nothing, as on a device that has the first alone",
+        description="probability that a window's second sensor reads nothing, as on a device with only the first",
     )
 
     @model_validator(mode="before")
@@ -66,7 +67,7 @@ class Augmentation(Strict):
     @model_validator(mode="after")
     def _in_order(self) -> Augmentation:
         if self.scale[0] > self.scale[1]:
-            raise ValueError(f"scale = {self.scale}: the smaller factor comes first")
+            raise ValueError(f"scale = {self.scale}: put the smaller factor first")
         return self
 
     @property
@@ -119,7 +120,7 @@ class TrainingConfig(Strict):
     momentum: float = Field(default=0.0, ge=0, lt=1, description="of SGD")
     weight_decay: float = Field(default=0.0, ge=0, le=10, description="factor of the L2 penalty")
     augmentation: Augmentation = Field(
-        default=Augmentation(), description="of images or windows; as text or by its keys"
+        default=Augmentation(), description="augmentation of images or windows, as text or by its keys"
     )
     example_clip_norm: float | None = Field(
         default=None,
@@ -127,7 +128,7 @@ class TrainingConfig(Strict):
         le=1e6,
         # left out where there is none, so that devices of a version without it go on
         exclude_if=lambda norm: norm is None,
-        description="L2 norm to which each example's gradient is clipped (DP-SGD); none: gradients of batches",
+        description="L2 norm for clipping each example's gradient (DP-SGD); none: batch gradients",
     )
     example_noise_multiplier: float = Field(
         default=0.0,
@@ -136,7 +137,7 @@ class TrainingConfig(Strict):
         exclude_if=operator.not_,
         description="Gaussian noise on the sum of a step's clipped gradients, in units of example_clip_norm",
     )
-    seed: int = Field(default=0, ge=0, lt=2**63, description="of initial weights, batches and dropout")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="seed of initial weights, batches and dropout")
 
     @model_validator(mode="after")
     def _noise_has_a_bound(self) -> TrainingConfig:
@@ -151,7 +152,7 @@ class ModelSpec(Strict):
     """A network by its name in `models.MODELS`, and its options."""
 
     name: Name
-    options: Options = Field(default_factory=dict, description="the network's own settings")
+    options: Options = Field(default_factory=dict, description="the network's options")
 
 
 class DataStatistics(Strict):
@@ -175,7 +176,7 @@ class ImageInput(Strict):
 
     kind: Literal["image"] = Field(default="image", description="of input")
     shape: tuple[Literal[1, 3], Side, Side] = Field(description="channels (1: grey, 3: colours), height, width")
-    fit: Fit = Field(default="stretch", description="pad: keep an image's shape, with grey without a class beside it")
+    fit: Fit = Field(default="stretch", description="pad: keep an image's shape, padded with grey that has no class")
 
 
 def image_input(shape: tuple[int, ...], fit: Fit = "stretch") -> ImageInput | None:
@@ -197,11 +198,11 @@ class DataSpec(Strict):
     )
     normalization: Normalization = Field(
         default="client",
-        description="client: by the statistics of its own training windows; federated: by the sum of all clients' "
+        description="client: by its own training windows' statistics; federated: by the sum of all clients' "
         "statistics, which devices get in `statistics`; pooled: by those of all windows laid together, in a simulation",
     )
     statistics: DataStatistics | None = Field(
-        default=None, description="of federated normalization; a simulation computes them where they are missing"
+        default=None, description="for federated normalization; a simulation computes them if they are missing"
     )
     split: Split = Field(
         default="temporal",
@@ -209,5 +210,5 @@ class DataSpec(Strict):
         "for a simulation that repeats a paper",
     )
     test_share: float = Field(
-        default=0.2, ge=0, lt=1, description="0: everything is trained on, so nothing can be scored: for pretraining"
+        default=0.2, ge=0, lt=1, description="0: train on everything without scores, for pretraining"
     )

@@ -1,1 +1,1 @@
-"""What a federation's published models tell of one client."""
+"""Differential privacy: limits what published models reveal about one client."""

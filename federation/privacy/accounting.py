@@ -1,4 +1,4 @@
-"""The account of ε: what noise of each kind says, by one library, Google's dp-accounting.
+"""Privacy accounting: computes ε for each kind of noise with Google's dp-accounting.
 
 Devices, server, simulation and attacks' report ask here. Without noise ε is infinite; with what has not been used yet
 it is 0.
@@ -92,6 +92,6 @@ def _library() -> ModuleType:
     try:
         import dp_accounting  # takes a second, and only private federations need it
     except ImportError as error:
-        raise SettingsError(f"an account of ε needs dp-accounting: {install_command('privacy')}") from error
+        raise SettingsError(f"computing ε needs dp-accounting: {install_command('privacy')}") from error
     found: ModuleType = dp_accounting
     return found

@@ -1,4 +1,4 @@
-"""Whole numbers of a discrete Gaussian, exactly, and the account of those that many clients have added.
+"""Samples an exact discrete Gaussian, and accounts for the sum of many clients' noise.
 
 C. Canonne, G. Kamath, T. Steinke: The Discrete Gaussian for Differential Privacy, NeurIPS 2020, arXiv 2004.00010: a
 discrete Laplace is drawn and accepted (algorithms 2 and 3) by events whose probabilities are exact (`happens`,

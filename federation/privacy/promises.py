@@ -1,4 +1,4 @@
-"""What a plan promises of privacy, and how a device tells that a plan promises less than the device requires.
+"""A plan's privacy promises, and a device's check that they meet its requirements.
 
 Only what a device can see kept is here: whether its update is masked, among how many devices, and the noise that it
 adds itself. Noise that the server adds (`rounds.noise_multiplier`) rests on the server's word alone.
@@ -17,16 +17,19 @@ from federation.plan.strict import Strict
 class PrivacyPromises(Strict):
     """What a plan promises or a device requires; a field that isn't given requires nothing of its own."""
 
-    mode: Literal["off", "masked"] = Field(default="off", description="masked: the server learns sums alone")
-    min_devices: int = Field(default=0, ge=0, le=1 << 14, description="a sum is of at least so many devices")
+    mode: Literal["off", "masked"] = Field(default="off", description="masked: the server learns only sums")
+    min_devices: int = Field(default=0, ge=0, le=1 << 14, description="minimum number of devices in a sum")
     min_colluding_share: float = Field(
-        default=0.0, ge=0, le=1 / 3, description="of the devices may work for the server, and the others stay hidden"
+        default=0.0,
+        ge=0,
+        le=1 / 3,
+        description="share of devices that may collude with the server without exposing the others",
     )
     min_noise: float = Field(
-        default=0.0, ge=0, le=1e3, description="of the devices' noise on a sum (secure.noise_multiplier)"
+        default=0.0, ge=0, le=1e3, description="minimum noise of devices on a sum (secure.noise_multiplier)"
     )
     min_example_noise: float = Field(
-        default=0.0, ge=0, le=1e6, description="of noise on each training step (training.example_noise_multiplier)"
+        default=0.0, ge=0, le=1e6, description="minimum noise on each training step (training.example_noise_multiplier)"
     )
     voucher: str = Field(
         default="",
@@ -76,7 +79,7 @@ def shortfall(promised: PrivacyPromises, requires: PrivacyPromises) -> str:
             "requires secure sums"
         )
     found = [
-        f"{words} {_number(having)}, and this device requires {_number(needed)} or more"
+        f"{words} {_number(having)}, but this device requires {_number(needed)} or more"
         for words, having, needed in (
             ("secure.min_devices is", promised.min_devices, requires.min_devices),
             ("secure.colluding_share is", promised.min_colluding_share, requires.min_colluding_share),

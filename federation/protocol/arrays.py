@@ -141,7 +141,7 @@ def pack(upload: Mapping[str, Array], delta_reference: Mapping[str, Array], resi
         wanted = value if start is None else _with_residual(value, start, residual.get(name))
         levels, scales = quantize(wanted)
         if not np.isfinite(scales).all():
-            raise UpdateError(f"tensor {name!r}, or its change in this round, holds NaN or infinity")
+            raise UpdateError(f"tensor {name!r}, or its change in this round, contains NaN or infinity")
         packed.values[name], packed.scales[name] = levels, scales
         if start is not None:
             packed.residual[name] = wanted - dequantize(levels, scales)

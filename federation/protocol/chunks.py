@@ -1,4 +1,4 @@
-"""Cutting an update into chunks and knowing which have come; the bytes themselves are the driver's."""
+"""Splits an update into chunks and tracks received ones; the driver handles the bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ChunkAssembly:
         """
         count = chunk_count(self.size, self.chunk_bytes)
         if not 0 <= n < count:
-            raise WireError(f"chunk {n} came, but the update has only {count}")
+            raise WireError(f"got chunk {n}, but the update has only {count}")
         place = chunk_range(self.size, self.chunk_bytes, n)
         if length != place.stop - place.start:
             raise WireError(f"chunk {n} has {length:,} bytes, expected {place.stop - place.start:,}")

@@ -1,4 +1,4 @@
-"""What an operator hands to a device so that it can enrol, as one text that fits into a QR code.
+"""The enrolment URI, which an operator gives to a device as a link or a QR code.
 
     gaitway-enrol:?server=https%3A%2F%2Fgaitway.example&federation=walk&device=phone1&token=gwe_…
 
@@ -63,7 +63,7 @@ def read_enrolment_uri(text: str) -> EnrolmentUri:
         raise WireError(f"the enrolment URI lacks {', '.join(missing)}; scan the code again, or ask for another")
     server = urlsplit(fields["server"])
     if server.scheme not in ("http", "https") or not server.hostname:
-        raise WireError(f"the enrolment URI's server {fields['server'][:200]!r} is no http or https address")
+        raise WireError(f"the enrolment URI's server {fields['server'][:200]!r} isn't an http or https address")
     for name in ("federation", "device"):
         try:
             _NAME.validate_python(fields[name])

@@ -1,4 +1,4 @@
-"""The JSON messages of the live protocol, validated by pydantic before anything believes them."""
+"""The JSON messages of the live protocol, validated by pydantic before use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same messages over HTTP, for devices that reach no broker: their paths, and the stream of what the server says.
+"""The same messages over HTTP, for devices that can't reach a broker: their paths, and the server's event stream.
 
 A device posts what it would publish; the end of the path is that of the topic:
 
@@ -86,7 +86,7 @@ class EventReader:
             return self._complete()
         self._size += len(text)
         if self._size > _EVENT_BYTES:
-            raise WireError(f"an event of more than {_EVENT_BYTES:,} bytes came, no message is so large")
+            raise WireError(f"an event has more than {_EVENT_BYTES:,} bytes; no message is so large")
         field, _, value = text.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":

@@ -1,4 +1,4 @@
-"""The one form of signed messages, whoever signs them; the keys are each end's own.
+"""The format of signed messages; each side uses its own keys.
 
 A signed message is a line and the body, which is what `federation.protocol.messages` writes:
 

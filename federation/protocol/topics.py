@@ -1,4 +1,4 @@
-"""MQTT topics gaitway/v1/{federation}/…; a device's id is in its topics, so that a broker's ACL can bind it."""
+"""MQTT topics gaitway/v1/{federation}/…; topics contain the device's id, so that a broker's ACL can restrict it."""
 
 from __future__ import annotations
 
@@ -111,5 +111,5 @@ def _device_topic(federation: str, device: str, rest: list[str]) -> DeviceTopic 
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise WireError(f"name {name[:80]!r} may hold only letters, digits, '.', '_' and '-', at most 64 of them")
+        raise WireError(f"name {name[:80]!r} may contain only letters, digits, '.', '_' and '-', at most 64 of them")
     return name

@@ -1,4 +1,4 @@
-"""The bytes of a tree of tensors: a safetensors file, optionally inside one zstd frame; without torch.
+"""Encodes a tree of tensors as a safetensors file, optionally inside one zstd frame, without torch.
 
 `federation.wire` reads and writes torch's tensors by it, `federation.protocol.arrays` numpy's arrays: the same bytes.
 """
@@ -75,13 +75,13 @@ def unpacked(data: bytes, *, limit_bytes: int, compression: Compression = "none"
     """
     raw = _inflated(data, limit_bytes) if compression == "zstd" else data
     if len(raw) > limit_bytes:
-        raise WireError(f"{len(raw):,} bytes came, at most {limit_bytes:,} were expected")
+        raise WireError(f"got {len(raw):,} bytes; expected at most {limit_bytes:,}")
     return raw
 
 
 def broken(raw: bytes, error: Exception) -> WireError:
     """Say that bytes are no safetensors file."""
-    return WireError(f"{len(raw):,} bytes came that are not valid safetensors: {error}")
+    return WireError(f"got {len(raw):,} bytes that aren't valid safetensors: {error}")
 
 
 def names_in_order(raw: bytes, names: Iterable[str]) -> list[str]:
@@ -103,7 +103,7 @@ def _header(raw: bytes) -> dict[str, Any]:
 
 def refuse_dtype(name: str, dtype: object) -> WireError:
     """Say that a tensor's type does not travel."""
-    return WireError(f"tensor {name!r} has dtype {dtype}, which the wire does not carry")
+    return WireError(f"tensor {name!r} has dtype {dtype}, which the wire format doesn't support")
 
 
 def _inflated(data: bytes, limit_bytes: int) -> bytes:
@@ -112,4 +112,4 @@ def _inflated(data: bytes, limit_bytes: int) -> bytes:
         reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(data)
         return reader.read(limit_bytes + 1)
     except zstandard.ZstdError as error:
-        raise WireError(f"{len(data):,} bytes came that are not a zstd frame: {error}") from error
+        raise WireError(f"got {len(data):,} bytes that aren't a zstd frame: {error}") from error

@@ -1,4 +1,4 @@
-"""Which parameters are the classifier: those of the submodule `head`, in every network of `models`.
+"""The classifier's parameters: those of the submodule `head`, in every network of `models`.
 
 `with_linear_head` makes the head one linear function of the features. A dense layer is one already. Two with an
 activation between them, as `har_cnn` and `hart` have, become one exactly: act(z) − act(−z) = z for ReLU, SiLU and GELU,
@@ -47,7 +47,7 @@ def check_head_lr_factor(method: str, factor: float) -> None:
     """
     if not 0 < factor < float("inf"):
         raise SettingsError(
-            f"{method}: head_lr_factor={factor}: expected a number above 0, by which the learning rate is multiplied "
+            f"{method}: head_lr_factor={factor}: expected a factor above 0 of the learning rate "
             "while the head trains alone; 1 trains it at the base's"
         )
 

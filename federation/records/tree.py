@@ -1,4 +1,4 @@
-"""Small operations on trees of tensors; they keep the key order, so that trees stay comparable."""
+"""Small operations on trees of tensors, which keep the key order so that trees stay comparable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much models gain over the shared one on a federation's devices: reports, and their sums for each version.
+"""Models' gains over the shared one on a federation's devices: reports, and their sums for each version.
 
 Federations with rounds have them. Heads of sums are chosen without: other devices' gains made that choice worse
 (`experiments/serving_choice.py`).

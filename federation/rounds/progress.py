@@ -1,4 +1,4 @@
-"""What follows from how rounds and updates ended: whether to go on, to pause, to leave a client out, or to publish.
+"""Decides from the outcomes of rounds and updates whether to continue, pause, leave out a client, or publish.
 
 The simulation and the server ask these same functions, so that both open the same rounds with the same cohorts. Round
 numbers rise with every round, failed ones too, and so do all draws that are named by them.

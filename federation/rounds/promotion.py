@@ -1,4 +1,4 @@
-"""Whether a name of a federation's models may move to another version: what devices have measured decides.
+"""Decides from devices' scores whether a name of a federation's models may move to another version.
 
 A version is compared with the one that it would replace on the devices that measured both, each on its own holdout: the
 mean of their differences, so that devices with hard recordings count against neither.
@@ -76,7 +76,7 @@ def judge(found: VersionComparison, bar: Bar, *, other: str | None, trained: boo
     words += f"{_devices(found.paired)} that measured both"
     if found.gain < -bar.margin:
         allowed = metric.difference_text(-bar.margin)
-        return PromotionVerdict(Decision.WORSE, f"it is worse: {words}; down to {allowed}{unit} are allowed")
+        return PromotionVerdict(Decision.WORSE, f"it is worse: {words}; at most {allowed}{unit} is allowed")
     return PromotionVerdict(Decision.BETTER, words)
 
 

@@ -268,7 +268,7 @@ def _close_if_done(settings: RoundSettings, current: Round) -> Step:
         return Step(current)
     if current.received < settings.minimum_clients:
         received, needed = current.received, settings.minimum_clients
-        return _fail(current, f"quorum not reached: {received} updates came, {needed} are needed")
+        return _fail(current, f"quorum not reached: got {received} updates, {needed} are needed")
     return Step(replace(current, phase=RoundPhase.AGGREGATING), (Action.AGGREGATE,))
 
 

@@ -1,4 +1,4 @@
-"""Which of a device's models serves: the one with the highest expected gain over the shared model.
+"""Chooses the model that a device serves: the one with the highest expected gain over the shared model.
 
 The device chooses among the shared model, its own model and weights midway between the two (M. Wortsman et al., "Robust
 fine-tuning of zero-shot models", CVPR 2022, arXiv 2109.01903). It is a choice under uncertainty, not a test: no model

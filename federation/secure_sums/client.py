@@ -167,7 +167,7 @@ def _again(state: ClientState, before: bytes, now: bytes, sent: ToServer | None,
 
 
 def _early(state: ClientState, kind: str) -> ClientStep:
-    return ClientStep(state, None, f"{kind} came before its time: the device has got as far as {state.stage}")
+    return ClientStep(state, None, f"{kind} arrived too early: the device is at {state.stage}")
 
 
 def _request(device: SumDevice, state: ClientState, message: FromServer) -> ClientStep:
@@ -182,10 +182,10 @@ def _members(device: SumDevice, state: ClientState, message: FromServer) -> Clie
     listed = membership(state.request, body)
     own = listed.places.get(device.name)
     if own is None or listed.members[own].keys != state.keys_sent or listed.members[own].identity != device.identity:
-        raise AbortError("the list of members does not have this device with its own keys")
+        raise AbortError("the list of members doesn't contain this device with its own keys")
     for member in listed.members:
         if device.known_identities.get(member.device, member.identity) != member.identity:
-            raise AbortError(f"{member.device} has another identity in the list than it had before")
+            raise AbortError(f"{member.device} has another identity in the list than before")
     _check_vouchers(device, listed)
     holders, threshold = listed.neighbours(own), listed.degree.threshold
     points = np.array(holders, np.uint64) + np.uint64(1)
@@ -227,7 +227,7 @@ def _shares(device: SumDevice, state: ClientState, message: FromServer) -> Clien
     own = listed.places[device.name]
     _check_rising(delivered.dealers, range(len(listed.members)), "dealers")
     if delivered.members != listed.digest or own not in delivered.dealers:
-        raise AbortError("the shares are of another list of members, or this device's own were lost")
+        raise AbortError("the shares belong to another list of members, or this device's own were lost")
     held, channel = {}, masks.private_key(state.channel_private)
     expected = set(listed.neighbours(own)) & set(delivered.dealers)
     for share in delivered.shares:
@@ -245,14 +245,14 @@ def _mask(device: SumDevice, state: ClientState, event: VectorReady) -> ClientSt
     if state.stage in (ClientStage.KEYS, ClientStage.SHARES):
         return _early(state, "the vector")
     if state.stage in (ClientStage.LIST, ClientStage.OPENED):
-        return ClientStep(state, None, "the list of those included is signed: the vector is of no use any more")
+        return ClientStep(state, None, "the list of included devices is signed, so the vector can't be used any more")
     listed = membership(state.request, state.members)
     _check_vector(listed, event)
     masked = masked_vector(listed, state, event.vector).tobytes()
     if state.vector_sha256:
         if digest(masked) != state.vector_sha256:
             raise AbortError(
-                "the device has other numbers than those that it has sent: both would show their difference"
+                "the device's numbers differ from those that it has sent: both would reveal their difference"
             )
         return ClientStep(state, ToServer(Kind.SUM_VECTOR, state.vector_sent, masked))
     dealers = read(DeliveredShares, state.delivered).dealers
@@ -265,7 +265,7 @@ def _mask(device: SumDevice, state: ClientState, event: VectorReady) -> ClientSt
 def _check_vector(listed: Membership, event: VectorReady) -> None:
     request = listed.request
     if event.layout != request.layout or event.vector.shape != (request.length // request.groups,):
-        raise AbortError("the server asks for a sum of other numbers than the plan has")
+        raise AbortError("the server requests a sum of other numbers than the plan's")
     if len(listed.members) * event.bound >= 1 << (request.bits - 1):
         raise AbortError(
             f"the sum of {len(listed.members)} numbers of up to {event.bound:,} does not fit {request.bits} bits"
@@ -299,7 +299,7 @@ def _included(device: SumDevice, state: ClientState, message: FromServer) -> Cli
         raise AbortError("the server shows two different lists of those who dealt shares in one sum")
     _check_rising(found.included, dealers, "those included")
     if own not in found.included:
-        raise AbortError("this device's vector did not come in time")
+        raise AbortError("this device's vector was late")
     if len(found.included) < max(listed.request.min_members, listed.degree.quorum):
         raise AbortError(f"the sum would be of {len(found.included)} devices: too few are left")
     if reason := listed.lacking(found.included):

@@ -1,4 +1,4 @@
-"""A secure sum whose devices and server are in one process: the simulation's, the tests' and the benchmark's driver."""
+"""Runs a secure sum with devices and server in one process, for simulations, tests and benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which plans a live server carries secure sums out for, with which methods phones, and what it asks of a cohort."""
+"""Checks which plans and methods a live server and phones can run secure sums for, and makes a cohort's request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_live(plan: Plan, method: Method) -> None:
     check_secure(method, rounds, secure)
     if rounds.clients_per_round is not None and (invited := _invited(plan)) > MAX_LIVE_MEMBERS:
         raise SettingsError(
-            f"{where}: a round invites {invited} devices, a live sum has {MAX_LIVE_MEMBERS} at most; lower "
+            f"{where}: a round invites {invited} devices, but a live sum has at most {MAX_LIVE_MEMBERS}; lower "
             "rounds.clients_per_round or rounds.over_selection"
         )
     needed, least = secure.min_devices * secure.groups, rounds.clients_per_round
@@ -52,7 +52,7 @@ def check_live(plan: Plan, method: Method) -> None:
         )
     if rounds.sampling == "examples":
         raise SettingsError(
-            f"{where}: the server is not told how many examples a device has; set rounds.sampling=uniform"
+            f"{where}: the server doesn't know the number of a device's examples; set rounds.sampling=uniform"
         )
 
 

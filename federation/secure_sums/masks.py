@@ -49,7 +49,7 @@ def pair_key(private: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
     try:
         shared = private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
-        raise WireError("a public key is of small order: everybody knows what anybody agrees on with it") from error
+        raise WireError("a public key has small order, so its shared secrets are public") from error
     return derived(shared, purpose)
 
 

@@ -1,4 +1,4 @@
-"""What both ends read off the request and the list of members: places, neighbours, and what keys are for.
+"""Derives what both sides need from the request and the list of members: places, neighbors, and contexts of keys.
 
 Who masks with whom is a sparse graph that every device draws for itself from the signed list of members.
 Bell et al. 2020, section 3: a Harary graph, which is a ring on which everybody is a neighbour of the k/2 before and
@@ -89,7 +89,7 @@ class Membership:
         """Say that a group has too few of those included; empty if none has."""
         present = Counter(self.groups[index] for index in included)
         least, needed = min(present[group] for group in range(self.request.groups)), self.request.min_members
-        return f"a group's sum would be of {least} devices, {needed} are needed" if least < needed else ""
+        return f"a group's sum would have {least} devices; {needed} are needed" if least < needed else ""
 
     def neighbours(self, index: int) -> tuple[int, ...]:
         """Return a member's neighbours in rising order."""
@@ -107,7 +107,7 @@ class Membership:
         body = verified(Kind.SUM_KEYS, self.request.federation, member.device, member.identity, member.keys)
         keys = read(PublicKeys, body, MAX_SIGNED_BYTES)
         if keys.device != member.device or keys.request != self.request_digest:
-            raise WireError(f"the keys in the list for {member.device} are those of another device or sum")
+            raise WireError(f"the list's keys for {member.device} belong to another device or sum")
         self._verified[index] = keys
         return keys
 
@@ -149,10 +149,10 @@ def membership(request: bytes, members: bytes) -> Membership:
     """
     sum_request, found = read(SumRequest, request), read(MemberList, members)
     if found.request != digest(request):
-        raise WireError("the list of members is of another sum")
+        raise WireError("the list of members belongs to another sum")
     names, identities = [member.device for member in found.members], {member.identity for member in found.members}
     if any(first >= second for first, second in pairwise(names)) or len(identities) < len(names):
-        raise WireError("the list of members is not by rising name, or has a device twice")
+        raise WireError("the list of members isn't sorted by name, or lists a device twice")
     if len(names) < (needed := sum_request.min_members * sum_request.groups):
         raise WireError(f"the list has {len(names)} members, {needed} are needed")
     return Membership(sum_request, digest(request), digest(members), found.members)
@@ -168,7 +168,7 @@ def verified(kind: Kind, federation: str, device: str, identity: bytes, payload:
     if envelope.signature is None or not signed(
         to_sign(kind, federation, device, envelope.body), envelope.signature, identity
     ):
-        raise WireError(f"a message of {device} ({kind}) is not signed by its key")
+        raise WireError(f"a message from {device} ({kind}) isn't signed with its key")
     return envelope.body
 
 
@@ -207,7 +207,7 @@ def degree_for(members: int, colluding: int, lost: int) -> Degree:
         ValueError: for fewer than three members.
     """
     if members < MIN_MEMBERS:
-        raise ValueError(f"a secure sum needs {MIN_MEMBERS} members at least, not {members}")
+        raise ValueError(f"a secure sum needs at least {MIN_MEMBERS} members, not {members}")
     others, corrupt, gone = members - 1, members * colluding // PER_MILLE, members * lost // PER_MILLE
     # those who work for the server sign both lists, everybody else one
     quorum = (members + corrupt) // 2 + 1

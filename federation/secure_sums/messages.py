@@ -1,4 +1,4 @@
-"""What travels for a secure sum, with its bounds, and the events of its two state machines.
+"""The messages of a secure sum, with their limits, and the events of its two state machines.
 
 Messages are JSON with bytes as base64, validated before anything believes them. Devices sign what they say in the form
 of `federation.protocol.signing`. The server's own messages are signed by whoever carries them, like all of its
@@ -242,7 +242,7 @@ def read(kind: type[AnyMessage], body: bytes, limit: int = MAX_MESSAGE_BYTES) ->
         WireError: if it is larger than the limit, or not such a message, with the first reason.
     """
     if len(body) > limit:
-        raise WireError(f"a {kind.__name__} of {len(body):,} bytes came; at most {limit:,} were expected")
+        raise WireError(f"got a {kind.__name__} of {len(body):,} bytes; expected at most {limit:,}")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

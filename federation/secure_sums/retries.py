@@ -1,4 +1,4 @@
-"""What follows from a secure sum that failed: who is left out of the next ones, and in which groups the rest go on.
+"""Decides after a failed secure sum which devices to leave out of the next ones, and how to group the others.
 
 A sum hides who has spoiled it. So the devices of a sum that came out impossible are divided into two disjoint groups,
 and each group's sum is tried in a round of its own, until a group is too small to be divided.

@@ -1,4 +1,4 @@
-"""Shares of a secret, of which any t give it back and t − 1 say nothing: polynomials over the field of 2³¹ − 1.
+"""Shamir's secret sharing: any t shares recover a secret, t − 1 reveal nothing; polynomials over the field of 2³¹ − 1.
 
 A. Shamir: How to Share a Secret, CACM 22, 1979. A secret of 32 bytes is eleven numbers of three bytes, each the value
 at 0 of a random polynomial of degree t − 1; a holder's share are the values at its own point. The field is so small

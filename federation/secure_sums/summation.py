@@ -1,4 +1,4 @@
-"""From a client's summand to whole numbers, and from their sum to the server's next state.
+"""Converts a client's summand to whole numbers, and their sum to the server's next state.
 
 Between `encoded` on the device and `next_state` on the server nothing but a sum passes: the server's half of a method
 is given that sum and the names of the clients in it (`Method.accumulated`, `Method.finish`).

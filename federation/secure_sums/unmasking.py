@@ -1,4 +1,4 @@
-"""How the server takes the masks off a sum: secrets from shares, each held against what its owner has published.
+"""Removes the masks from a sum: recovers secrets from shares, each verified against its owner's published data.
 
 Of everybody included the seed, of everybody lost the mask key; all of them, or none is taken off and the sum stays
 what it was, random numbers.

@@ -1,4 +1,4 @@
-"""Who vouches for the devices of a secure sum: a key that the server does not have signs each device's key, offline.
+"""Vouchers for the devices of a secure sum: an offline key that the server doesn't have signs each device's key.
 
 A server hands out identities, so it can invent members and subtract them from a sum. Under a plan with `secure.voucher`
 each member shows a voucher with its keys: that public key's signature of its name and identity, which ends by itself.

@@ -1,4 +1,4 @@
-"""Classification: one class an example."""
+"""Classification: one class per example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masked reconstruction: restore what was hidden from the network; no labels.
+"""Masked reconstruction: restore hidden parts of the input, without labels.
 
 K. He et al.: Masked Autoencoders Are Scalable Vision Learners, CVPR 2022, arXiv 2111.06377: the mean squared error over
 the hidden patches alone.

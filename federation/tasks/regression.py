@@ -1,4 +1,4 @@
-"""Regression: one number an example."""
+"""Regression: one number per example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Semantic segmentation: one class a pixel."""
+"""Semantic segmentation: one class per pixel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of a task: what a federation learns, and how well it has learnt it.
+"""The interface of a task's torch half: loss, statistics and scores.
 
 Methods, engines and evaluation ask the task; none of them names a loss, a class or a score. Everything that training
 and evaluation call is a pure function of tensors without a branch on a tensor's value, so that `torch.func.vmap` can

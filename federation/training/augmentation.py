@@ -1,4 +1,4 @@
-"""Images changed at random in training: flipped, scaled, shifted, recoloured; a mask moves with its image.
+"""Random augmentation of images in training: flips, scaling, shifts, color changes; a mask moves with its image.
 
 What is done to an example is a pure function of (seed, client, round, epoch, its place in the epoch's order): the
 draws lie in the `Schedule`, so every engine and device makes the same images, and so does a resumed round. Pixels

@@ -1,4 +1,4 @@
-"""A client's round from its identity: the seeds, the batch order, then `local_round`, alone or stacked.
+"""Runs a client's round from its identity: the seeds, the batch order, then `local_round`, alone or stacked.
 
 Simulation engines and the device call these; nothing else decides what a client does in a round.
 """

@@ -1,4 +1,4 @@
-"""A torch module as a pure function of parameters and buffers, the examples that go in, and CUDA as on the CPU.
+"""A torch module as a pure function of parameters and buffers, its inputs, and CUDA settings that match the CPU.
 
 Images are bytes until they are looked at: (x / 255 − mean) / std by channel, batch by batch. An image's bytes take a
 quarter of its float32 numbers, and the conversion is two exactly rounded operations an element: the numbers are the

@@ -1,4 +1,4 @@
-"""Which examples make up which mini-batch, and at which rate: drawn per client and round, the same on every engine.
+"""The schedule of mini-batches and learning rates: drawn per client and round, the same on every engine.
 
 Nothing here needs torch: whoever runs a local round without it takes the same batches (`export.program.host`).
 """

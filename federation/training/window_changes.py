@@ -1,4 +1,4 @@
-"""Windows of motion sensors changed at random: turned as if the phone lay otherwise, or without the gyroscope.
+"""Random changes of windows: rotated as if the phone had another orientation, or without the gyroscope.
 
 What is changed is what was measured, in m/s² and rad/s: normalized windows are scaled back before, and normalized again
 after it. A device without a gyroscope reads 0 rad/s. One rotation turns a window's both sensors. Rotations are uniform
@@ -106,6 +106,11 @@ def changed_windows(change: Augmentation, draws: Draws, x: Windows, scale: Chann
         lost = mask(draws[..., WINDOW_DRAWS - 1] < change.sensor_loss, x)
         x = where(lost[..., None, None], without_gyroscope(x, scale), x)
     return x
+
+
+def lacks_gyroscope(x: Windows) -> bool:
+    """Say whether windows x (n, T, 6), raw, are of a device without a gyroscope; of no windows nobody can tell."""
+    return x.ndim == 3 and x.shape[-1] == CHANNELS and len(x) > 0 and not bool((x[..., AXES:] != 0).any())
 
 
 def window_copies(

@@ -1,4 +1,4 @@
-"""int8 with error feedback: an upload in a quarter of its bytes, and what it lost goes along with the next one.
+"""int8 with error feedback: an upload in a quarter of its bytes, whose error is added to the next one.
 
 F. Seide, H. Fu, J. Droppo, G. Li, D. Yu: 1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
 Distributed Training of Speech DNNs, Interspeech 2014. S. P. Karimireddy, Q. Rebjock, S. U. Stich, M. Jaggi: Error

@@ -1,4 +1,4 @@
-"""What an update must look like, derived from the method itself, and the check before it is believed."""
+"""The schema of updates, derived from the method, and the check of updates against it."""
 
 from __future__ import annotations
 
@@ -82,4 +82,4 @@ def check_tree(tree: Tree, schema: Schema) -> None:
             found = f"{found_spec.dtype} {found_spec.shape}"
             raise UpdateError(f"tensor {name!r} is {found}, not {spec.dtype} {spec.shape}")
         if found_spec.dtype.is_floating_point and not _finite(flat[name]):
-            raise UpdateError(f"tensor {name!r} holds NaN or infinity")
+            raise UpdateError(f"tensor {name!r} contains NaN or infinity")

@@ -1,4 +1,4 @@
-"""An upload's way over the wire, as its manifest says: what the device, the server and the simulation share."""
+"""Encodes and decodes uploads by their manifest, for the device, the server and the simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks, without torch: what a federation learns, how well it has learnt it, and what a device does with it."""
+"""The tasks, without torch: what a federation learns, how it is scored, and how devices use it."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ TASKS: EntryTable[type[TaskDefinition]] = EntryTable(
 )
 
 DEFAULT_TASK: type[TaskDefinition] = ClassificationTask
-"""What a plan, a checkpoint or an exported model learns that names no task."""
+"""The task of a plan, checkpoint or exported model that doesn't name one."""
 
 
 def task_of(description: Mapping[str, Any]) -> TaskDefinition:
     """Return a plan's task from {"name": …, options}.
 
-    An unknown name or option is left to whoever builds the task's torch half to refuse: the default stands for it.
+    An unknown name or option yields the default; building the task's torch half rejects it.
     """
     try:
         found = TASKS[str(description.get("name", DEFAULT_TASK.name))]
@@ -55,11 +55,11 @@ def task_of(description: Mapping[str, Any]) -> TaskDefinition:
 
 
 def metric_of(name: str) -> Metric:
-    """Return a metric by its name; one that is not known is shown as it is called."""
+    """Return a metric by its name; an unknown one is shown by its name."""
     return next((task.metric_kinds[name] for task in TASKS.values() if name in task.metric_kinds), Metric(name, name))
 
 
 def trivial_answer(metric: str) -> str:
-    """Say whose score a primary metric is held against."""
+    """Say which baseline a primary metric is compared with."""
     found = (task.trivial_answer for task in TASKS.values() if task.primary_metric == metric)
     return next(found, "of a trivial answer")

@@ -1,11 +1,11 @@
-"""Classification without torch: F1 and accuracy, and when a model of it works.
+"""Classification without torch: F1, accuracy, and the test of whether a model works.
 
-Macro-F1 alone does not tell: over six classes of one size the constant answer has 0.05 and blind guessing 0.17.
-Accuracy alone does not either: where 95 % of the windows are of one class, a good model may well be right less often
-than the constant answer. So a model must have a higher macro-F1 than the constant answer, and a mean recall (balanced
-accuracy; K. H. Brodersen, C. S. Ong, K. E. Stephan, J. M. Buhmann, 'The balanced accuracy and its posterior
-distribution', ICPR 2010) above 1 / classes, which is what both the constant answer and guessing have however skewed
-the classes are, by more than luck and by more than nothing.
+Macro-F1 alone isn't enough: with six equal classes a constant answer scores 0.05 and blind guessing 0.17. Neither is
+accuracy: if 95% of the windows belong to one class, a good model may be right less often than the constant answer. So a
+model must have a higher macro-F1 than the constant answer, and a mean recall (balanced accuracy; K. H. Brodersen, C. S.
+Ong, K. E. Stephan, J. M. Buhmann, 'The balanced accuracy and its posterior distribution', ICPR 2010) above 1 / classes,
+the mean recall of both the constant answer and guessing for any class sizes. The margin must exceed both chance and a
+minimum.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Counts = npt.NDArray[np.int64]
 METRICS: Mapping[str, Metric] = {"macro_f1": Metric("macro-F1", "F1"), "accuracy": Metric("accuracy", "acc.")}
 
 MIN_CLASSES = 2
-"""Over one class the constant answer is always right."""
+"""With one class the constant answer is always right."""
 MIN_CLASS_EXAMPLES = 5
-"""Of a class that counts: five windows that overlap by half are 8 s; fewer may be a stray label."""
+"""Per class that counts: five windows that overlap by half are 8 s; fewer may be a stray label."""
 CHANCE_Z = 1.645
-"""Standard errors of guessing that the mean recall must exceed: a guess does so once in twenty times."""
+"""Standard errors by which the mean recall must exceed guessing; a guess does so once in twenty times."""
 MIN_RECALL_GAIN = 0.1
-"""Share of the way from guessing to no error that it must be ahead: a model that answers one class but for a few
-windows is as useless as one that always does, also if those few are right."""
+"""Share of the gap between guessing and perfection that a model must close. A model that gives one answer for all but a
+few windows is useless even if those few are right."""
 
 
 def confusion(truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:
-    """Count examples by true (row) and predicted (column) class: (C, C)."""
+    """Count examples (C, C) by true class (row) and predicted class (column)."""
     return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
 def f1_per_class(matrix: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return F1 (C,) of each class of a confusion matrix (C, C); NaN for one that is neither present nor predicted."""
+    """Return F1 (C,) of each class from a confusion matrix (C, C); NaN for classes neither present nor predicted."""
     marked = matrix.sum(1) + matrix.sum(0)
     f1 = np.full(len(matrix), np.nan)
     np.divide(2.0 * np.diag(matrix), marked, out=f1, where=marked > 0)
@@ -56,7 +56,7 @@ class Scores(NamedTuple):
 
 
 def scores_of(matrix: npt.NDArray[np.int64]) -> Scores:
-    """Score a confusion matrix (C, C); a class that is neither present nor predicted does not count.
+    """Score a confusion matrix (C, C), ignoring classes that are neither present nor predicted.
 
     An empty matrix scores NaN: a client without test examples has no score.
     """
@@ -67,13 +67,13 @@ def scores_of(matrix: npt.NDArray[np.int64]) -> Scores:
 
 
 def macro_f1(truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64]) -> float:
-    """Return the mean F1 over the classes that occur in either of the two (n,) vectors of class numbers."""
+    """Return the mean F1 over the classes that occur in either vector (n,) of class numbers."""
     classes = 1 + max(truth.max(initial=0), predicted.max(initial=0))
     return scores_of(confusion(truth, predicted, int(classes))).macro_f1
 
 
 def most_frequent(matrix: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the confusion matrix (C, C) of always answering the class that is most frequent in a matrix (C, C)."""
+    """Return the confusion matrix (C, C) of always answering a matrix's most frequent class."""
     constant = np.zeros_like(matrix)
     constant[:, matrix.sum(1).argmax()] = matrix.sum(1)
     return constant
@@ -81,9 +81,9 @@ def most_frequent(matrix: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class ClassSoundness(Soundness):
-    """Of classification: `matrix` (C, C) counts the holdout's examples by true (row) and answered class.
+    """Soundness of a classifier: `matrix` (C, C) counts the holdout's examples by true class (row) and answered class.
 
-    `part` says which of the device's examples they are.
+    `part` names the part of the device's examples.
     """
 
     matrix: Counts
@@ -101,7 +101,7 @@ class ClassSoundness(Soundness):
         return cls(confusion(truth, answered, len(labels)), labels, noun)
 
     def of_part(self, part: str) -> ClassSoundness:
-        """Call the examples by another part of the device's: labelled instead of holdout."""
+        """Name another part of the device's examples: labelled instead of holdout."""
         return replace(self, part=part)
 
     @property
@@ -124,12 +124,12 @@ class ClassSoundness(Soundness):
 
     @property
     def trivial(self) -> float | None:
-        """That of always answering the holdout's most frequent class; None without examples."""
+        """The metric of always answering the holdout's most frequent class; None without examples."""
         return self._metric_of(most_frequent(self.matrix)) if self.matrix.any() else None
 
     @property
     def undecided_reason(self) -> str:
-        """Why these examples cannot tell a model that works from one that does not; empty if they can."""
+        """Why these examples can't tell a working model from a useless one; empty if they can."""
         if not self.examples:
             return f"there are no {self.part} {self.noun}"
         if self.classes < MIN_CLASSES:
@@ -142,7 +142,7 @@ class ClassSoundness(Soundness):
 
     @property
     def failure_reason(self) -> str:
-        """Why the model does not work, in words; empty if it does, or if these examples cannot tell."""
+        """Why the model doesn't work; empty if it does, or if these examples can't tell."""
         if self.undecided_reason:
             return ""
         answered = self.matrix.sum(0)
@@ -159,7 +159,7 @@ class ClassSoundness(Soundness):
 
     @property
     def size(self) -> str:
-        """How many examples of how many classes."""
+        """The number of examples and classes."""
         classes = "1 class" if self.classes == 1 else f"{self.classes} classes"
         return f"{self.examples} {self.part} {self.noun} of {classes}"
 
@@ -178,9 +178,9 @@ class ClassSoundness(Soundness):
         return counted
 
     def _recall(self) -> tuple[float, float]:
-        """Mean recall over the classes that count, and the one that it must exceed.
+        """The mean recall over the classes that count, and the minimum that it must exceed.
 
-        A guess answers each class as often as the model does, whatever the example is: its recalls are independent
+        A guess answers each class as often as the model does, regardless of the example, so its recalls are independent
         binomial shares.
         """
         counted, size = self._counted, self.matrix.sum(1)
@@ -194,7 +194,7 @@ class ClassSoundness(Soundness):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationTask(TaskDefinition):
-    """One class an example; scored by macro-F1 and accuracy."""
+    """One class per example; scored by macro-F1 and accuracy."""
 
     name: ClassVar[str] = "classification"
     trained_by: ClassVar[str] = "federation.tasks.classification:Classification"
@@ -203,11 +203,11 @@ class ClassificationTask(TaskDefinition):
     class_metric: ClassVar[Metric | None] = Metric("F1", "F1")
 
     def scores(self, statistics: Arrays) -> dict[str, float]:
-        """Return macro-F1 over the classes that are present or predicted, and the share of right answers."""
+        """Return macro-F1 over the classes that are present or predicted, and the accuracy."""
         return scores_of(statistics["confusion"])._asdict()
 
     def trivial(self, statistics: Arrays) -> float | None:
-        """Return macro-F1 of always answering the most frequent class."""
+        """Return the macro-F1 of always answering the most frequent class."""
         matrix = statistics["confusion"]
         return scores_of(most_frequent(matrix)).macro_f1 if matrix.any() else None
 

@@ -16,7 +16,7 @@ METRICS: Mapping[str, Metric] = {
 
 @dataclass(frozen=True)
 class RestorationSoundness(Soundness):
-    """Of masked reconstruction: mean squared errors of the model, and of answering each channel's mean."""
+    """Soundness of a reconstruction: mean squared errors of the model, and of answering each channel's mean."""
 
     windows: int
     error: float | None
@@ -38,12 +38,12 @@ class RestorationSoundness(Soundness):
 
     @property
     def trivial(self) -> float | None:
-        """That of answering each channel's mean; None without examples."""
+        """The error of answering each channel's mean; None without examples."""
         return self.mean_answer
 
     @property
     def undecided_reason(self) -> str:
-        """Why these examples cannot tell; empty if they can."""
+        """Why these examples can't tell; empty if they can."""
         if not self.windows or self.error is None:
             return "there are no holdout windows"
         return (
@@ -54,20 +54,20 @@ class RestorationSoundness(Soundness):
 
     @property
     def failure_reason(self) -> str:
-        """Why the model does not work, in words; empty if it does, or if these examples cannot tell."""
+        """Why the model doesn't work; empty if it does, or if these examples can't tell."""
         if self.undecided_reason or (self.error or 0.0) < (self.mean_answer or 0.0):
             return ""
         return "it restores what was hidden no better than each channel's mean"
 
     @property
     def size(self) -> str:
-        """How many windows."""
+        """The number of windows."""
         return f"{self.windows} holdout windows"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedReconstructionTask(TaskDefinition):
-    """Restore what was hidden of an example; scored by the mean squared error. Devices have no use for it."""
+    """Restores the hidden part of an example; scored by the mean squared error. Devices don't use it."""
 
     name: ClassVar[str] = "masked_reconstruction"
     trained_by: ClassVar[str] = "federation.tasks.masked_reconstruction:MaskedReconstruction"
@@ -88,12 +88,12 @@ class MaskedReconstructionTask(TaskDefinition):
     decoder_dropout: float = 0.1
 
     def scores(self, statistics: Arrays) -> dict[str, float]:
-        """Return mean squared error over all that was hidden."""
+        """Return the mean squared error over all hidden values."""
         hidden = float(statistics["hidden"])
         return {"mse": float(statistics["squared_error"]) / hidden if hidden else float("nan")}
 
     def trivial(self, statistics: Arrays) -> float | None:
-        """Return mean squared error of answering 0, which is each channel's mean where x is normalized."""
+        """Return the mean squared error of answering 0, the mean of each normalized channel."""
         hidden = float(statistics["hidden"])
         return float(statistics["square"]) / hidden if hidden else None
 

@@ -1,8 +1,8 @@
-"""Regression without torch: one number an example, such as steps a minute or a heart rate.
+"""Regression without torch: one number per example, such as steps per minute or a heart rate.
 
-Every score comes from sums that add over batches and over clients, of z = (value − center) / spread. The mean absolute
-error of the best constant answer, the median, cannot be had from sums; counts and sums of z in cells of an eighth of a
-spread give it for every constant at a cell's edge, and the best of these is the answer that a model must beat.
+Every score comes from sums of z = (value − center) / spread that add over batches and clients. The mean absolute error
+of the best constant answer, the median, can't be computed from sums. Counts and sums of z in cells of an eighth of a
+spread give it for every constant at a cell's edge, and a model must beat the best of these.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ METRICS: Mapping[str, Metric] = {
 }
 
 CELLS = 128
-"""Of an eighth of a spread each, from −8 to +8 spreads; what lies outside is in the first and the last."""
+"""Cells of an eighth of a spread from −8 to +8 spreads; values outside fall into the first and last."""
 CELLS_PER_SPREAD = 8
 EDGES = np.arange(1, CELLS) / CELLS_PER_SPREAD - CELLS / CELLS_PER_SPREAD / 2
 """Inner edges of the cells (CELLS − 1,): constant answers whose error is known exactly."""
 MIN_GAIN = 0.1
-"""Share of the way from the best constant answer to no error that a model must be ahead, as in classification."""
+"""Share of the gap between the best constant answer and no error that a model must close, as in classification."""
 CLOSE = 0.1
-"""Of a spread: answers of two copies of a model that are no further apart count as equal."""
+"""Share of a spread: answers of two copies of a model this close count as equal."""
 MAX_NUMBER = 1e5
-"""No center is larger, and no spread: scores up to ten times as large can be reported."""
+"""Largest center and spread; scores up to ten times as large can be reported."""
 
 
 def number_sums(z: npt.NDArray[np.float64], answered: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.float64]]:
-    """Sum true and answered numbers (n,), less the center and in spreads: what `RegressionTask.scores` reads.
+    """Sum true and answered numbers (n,), as z, for `RegressionTask.scores`.
 
     The torch half computes the same from a batch.
     """
@@ -62,7 +62,7 @@ def constant_errors(counts: npt.NDArray[Any], sums: npt.NDArray[Any]) -> npt.NDA
 
 @dataclass(frozen=True)
 class NumberSoundness(Soundness):
-    """Of regression: mean absolute errors of the model and of the best constant answer, and R²."""
+    """Soundness of a regression: mean absolute errors of the model and of the best constant answer, and R²."""
 
     count: int
     error: float | None
@@ -86,12 +86,12 @@ class NumberSoundness(Soundness):
 
     @property
     def trivial(self) -> float | None:
-        """That of the best constant answer; None without examples."""
+        """The error of the best constant answer; None without examples."""
         return self.constant_error
 
     @property
     def undecided_reason(self) -> str:
-        """Why these examples cannot tell; empty if they can."""
+        """Why these examples can't tell; empty if they can."""
         if not self.count or self.error is None:
             return f"there are no holdout {self.noun}"
         if self.count < MIN_EXAMPLES:
@@ -100,7 +100,7 @@ class NumberSoundness(Soundness):
 
     @property
     def failure_reason(self) -> str:
-        """Why the model does not work, in words; empty if it does, or if these examples cannot tell."""
+        """Why the model doesn't work; empty if it does, or if these examples can't tell."""
         if self.undecided_reason:
             return ""
         needed = (1 - MIN_GAIN) * (self.constant_error or 0.0)
@@ -113,7 +113,7 @@ class NumberSoundness(Soundness):
 
     @property
     def size(self) -> str:
-        """How many examples."""
+        """The number of examples."""
         return f"{self.count} holdout {self.noun}"
 
     def described(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class NumberSoundness(Soundness):
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionTask(TaskDefinition):
-    """One number an example; scored by the mean absolute error, in the number's own unit, and by R².
+    """One number per example; scored by the mean absolute error in the number's unit, and by R².
 
     Networks learn (value − center) / spread: give both near the mean and the standard deviation of the numbers, or
     training is slow (a heart rate: center 100, spread 25).
@@ -141,7 +141,7 @@ class RegressionTask(TaskDefinition):
     spread: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse a scale that no numbers have.
+        """Reject an impossible scale.
 
         Raises:
             TaskError: naming the option.
@@ -153,7 +153,7 @@ class RegressionTask(TaskDefinition):
             )
 
     def advice(self, targets: npt.NDArray[Any]) -> str:
-        """Say what center and spread these numbers (n,) ask for, where the task's are far from them."""
+        """Suggest a center and spread for these numbers (n,) if the task's are far off."""
         if not len(targets):
             return ""
         mean, deviation = float(np.mean(targets)), float(np.std(targets))
@@ -166,7 +166,7 @@ class RegressionTask(TaskDefinition):
         )
 
     def scores(self, statistics: Arrays) -> dict[str, float]:
-        """Return mean absolute error, and the share of the variance that is explained (NaN where there is none)."""
+        """Return the mean absolute error and the explained share of the variance (NaN if there is no variance)."""
         count = float(statistics["count"])
         if not count:
             return {"mae": float("nan"), "r2": float("nan")}
@@ -175,7 +175,7 @@ class RegressionTask(TaskDefinition):
         return {"mae": self.spread * float(statistics["absolute_error"]) / count, "r2": explained}
 
     def trivial(self, statistics: Arrays) -> float | None:
-        """Return mean absolute error of the best constant answer, to an eighth of a spread."""
+        """Return the mean absolute error of the best constant answer, to an eighth of a spread."""
         count = float(statistics["count"])
         if not count:
             return None
@@ -191,7 +191,7 @@ class RegressionTask(TaskDefinition):
         return NumberSoundness(examples, found["mae"], self.trivial(statistics), r2, noun)
 
     def answers(self, logits: npt.NDArray[np.float32]) -> Answers:
-        """Read what a model says (n, 1) as numbers (n,) in their own unit."""
+        """Turn a model's output (n, 1) into numbers (n,) in their own unit."""
         return self.center + self.spread * logits[:, 0].astype(np.float64)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -199,7 +199,7 @@ class RegressionTask(TaskDefinition):
         return np.empty((len(logits), 0), np.float32)
 
     def agreement(self, logits: npt.NDArray[np.float32], others: npt.NDArray[np.float32]) -> float:
-        """Return the share of answers that are no further apart than a tenth of a spread."""
+        """Return the share of answers that differ by at most a tenth of a spread."""
         return float(np.mean(np.abs(logits - others) <= CLOSE))
 
     @property
@@ -208,11 +208,11 @@ class RegressionTask(TaskDefinition):
         return 0.02 * self.spread
 
     def words(self, answer: float, labels: Sequence[str]) -> str:
-        """Write a number with what it is: `heart rate (beats/min): 112.4`."""
+        """Write a number with its name: `heart rate (beats/min): 112.4`."""
         return f"{labels[0]}: {answer:.4g}"
 
     def judge(self, truth: Answers, answered: Answers, labels: Sequence[str], noun: str = "windows") -> Judgement:
-        """Compare true and answered numbers (n,): the quality of an answer is its absolute error, negative."""
+        """Compare true and answered numbers (n,); an answer's quality is its negated absolute error."""
         scaled = ((numbers.astype(np.float64) - self.center) / self.spread for numbers in (truth, answered))
         statistics = number_sums(*scaled)
         return Judgement(self.soundness(statistics, len(truth), labels, noun), -np.abs(answered - truth))

@@ -1,7 +1,7 @@
-"""Semantic segmentation without torch: intersection over union, and when a model of it works.
+"""Semantic segmentation without torch: intersection over union, and the test of whether a model works.
 
-What holds of classification holds of mIoU and the recall of pixels; luck is no matter over so many pixels, but images
-are few, so that as many are asked for as windows.
+The rules of classification apply to mIoU and pixel recall. Chance hardly matters with so many pixels, but images are
+few, so the minimum number of windows applies to images.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def iou_per_class(matrix: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return intersection over union (C,) of each class of a confusion matrix (C, C); NaN as in `f1_per_class`."""
+    """Return intersection over union (C,) of each class from a confusion matrix (C, C); NaN as in `f1_per_class`."""
     shared = np.diag(matrix)
     union = matrix.sum(1) + matrix.sum(0) - shared
     iou = np.full(len(matrix), np.nan)
@@ -40,7 +40,7 @@ class PixelScores(NamedTuple):
 
 
 def pixel_scores_of(matrix: npt.NDArray[np.int64]) -> PixelScores:
-    """Score a confusion matrix (C, C) of pixels; as in `scores_of`, a class that is nowhere does not count."""
+    """Score a confusion matrix (C, C) of pixels, ignoring absent classes as in `scores_of`."""
     iou = iou_per_class(matrix)
     if np.isnan(iou).all():
         return PixelScores(float("nan"), float("nan"))
@@ -49,7 +49,7 @@ def pixel_scores_of(matrix: npt.NDArray[np.int64]) -> PixelScores:
 
 @dataclass(frozen=True)
 class PixelSoundness(ClassSoundness):
-    """Of segmentation: `matrix` counts labelled pixels, those of `images` images."""
+    """Soundness of a segmentation: `matrix` counts the labelled pixels of `images` images."""
 
     noun: str = "images"
     images: int = 0
@@ -69,7 +69,7 @@ class PixelSoundness(ClassSoundness):
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentationTask(TaskDefinition):
-    """One class a pixel; scored by mean IoU and the share of right pixels."""
+    """One class per pixel; scored by mean IoU and pixel accuracy."""
 
     name: ClassVar[str] = "segmentation"
     trained_by: ClassVar[str] = "federation.tasks.segmentation:Segmentation"
@@ -85,12 +85,12 @@ class SegmentationTask(TaskDefinition):
     min_agreement: ClassVar[float] = 0.999
 
     ignore_index: int = 255
-    """Pixels of this class count nowhere: not in the loss, nor in the scores, nor in class statistics."""
+    """Pixels of this class are ignored in the loss, the scores and the class statistics."""
     background: int | None = None
-    """The class that an image is only dealt by where it has no other."""
+    """The class used for partitioning an image only if it has no other."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no target can have.
+        """Reject numbers that no target can have.
 
         Raises:
             TaskError: naming the option.
@@ -98,7 +98,7 @@ class SegmentationTask(TaskDefinition):
         if self.ignore_index < 0 or (self.background is not None and self.background < 0):
             raise TaskError(
                 f"segmentation: ignore_index={self.ignore_index}, background={self.background}: expected classes of 0 "
-                "or more; ignore_index is 255 where no pixel is to be ignored"
+                "or more; use ignore_index=255 to ignore no pixel"
             )
 
     @property
@@ -107,9 +107,9 @@ class SegmentationTask(TaskDefinition):
         return self.ignore_index
 
     def class_of_mask(self, mask: npt.NDArray[Any]) -> int | None:
-        """Return the class of most pixels, the lowest of equals; the background only if there is no other.
+        """Return the class of most pixels, the lowest in a tie; the background only if there is no other.
 
-        None where no pixel has a class.
+        None if no pixel has a class.
         """
         counts = np.bincount(mask[mask != self.ignore_index].ravel(), minlength=(self.background or 0) + 1)
         if not counts.any():
@@ -123,11 +123,11 @@ class SegmentationTask(TaskDefinition):
         return example_shape[1:]
 
     def scores(self, statistics: Arrays) -> dict[str, float]:
-        """Return mean IoU over the classes that are present or predicted, and the share of right pixels."""
+        """Return the mean IoU over the classes that are present or predicted, and the pixel accuracy."""
         return pixel_scores_of(statistics["confusion"])._asdict()
 
     def trivial(self, statistics: Arrays) -> float | None:
-        """Return mean IoU of answering the most frequent class for every pixel."""
+        """Return the mean IoU of answering the most frequent class for every pixel."""
         matrix = statistics["confusion"]
         return pixel_scores_of(most_frequent(matrix)).mean_iou if matrix.any() else None
 
@@ -141,7 +141,7 @@ class SegmentationTask(TaskDefinition):
         return PixelSoundness(statistics["confusion"], labels, noun, images=examples)
 
     def judge(self, truth: Answers, answered: Answers, labels: Sequence[str], noun: str = "images") -> Judgement:
-        """Compare true and answered masks (n, height, width): the mean IoU of each image."""
+        """Compare true and answered masks (n, height, width) by the mean IoU of each image."""
         matrices = [
             confusion(mask[known], own[known], len(labels))
             for mask, own in zip(truth, answered, strict=True)

@@ -1,4 +1,4 @@
-"""A task's metric, and whether a model has learnt anything at all: it must beat the trivial answer, and guessing."""
+"""A task's metric, and the test that a model has learnt anything: it must beat the trivial answer and guessing."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 MIN_EXAMPLES = 20
-"""In all: of two classes of ten windows each, a guess finds more than 68 % once in twenty times; of fewer, more."""
+"""In total: with two classes of ten windows each, a guess exceeds 68% once in twenty times."""
 
 
 class Soundness(ABC):
-    """What a holdout says about a model, whatever its task is."""
+    """The evaluation of a model on a holdout, for any task."""
 
     metric: ClassVar[str]
     """Name of the task's primary metric."""
     kind: ClassVar[Metric]
-    """How it is read."""
+    """How the metric is read."""
     trivial_answer: ClassVar[str]
-    """Whose score it must beat, in words that begin with 'of'."""
+    """The baseline to beat, as a phrase that begins with 'of'."""
 
     @property
     @abstractmethod
@@ -33,41 +33,41 @@ class Soundness(ABC):
     @property
     @abstractmethod
     def trivial(self) -> float | None:
-        """The primary metric of the task's trivial answer there; None without examples."""
+        """The primary metric of the task's trivial answer; None without examples."""
 
     @property
     @abstractmethod
     def undecided_reason(self) -> str:
-        """Why these examples cannot tell a model that works from one that does not; empty if they can."""
+        """Why these examples can't tell a working model from a useless one; empty if they can."""
 
     @property
     @abstractmethod
     def failure_reason(self) -> str:
-        """Why the model does not work, in words; empty if it does, or if these examples cannot tell."""
+        """Why the model doesn't work; empty if it does, or if these examples can't tell."""
 
     @property
     @abstractmethod
     def size(self) -> str:
-        """How large the holdout is, in words."""
+        """The holdout's size, as text."""
 
     @property
     def works(self) -> bool | None:
-        """Whether the model works; None where these examples cannot tell."""
+        """Whether the model works; None if these examples can't tell."""
         return None if self.undecided_reason else not self.failure_reason
 
     @property
     def words(self) -> str:
-        """The figures in words; empty without examples."""
+        """The figures as text; empty without examples."""
         if self.score is None:
             return ""
         return f"{self.kind.label} {self.score:.3f} on {self.size} against {self.trivial:.3f} {self.trivial_answer}"
 
     def gain(self, other: Soundness) -> float:
-        """Return by how much a model scores better than another one on the same examples."""
+        """Return how much better a model scores than another on the same examples."""
         return self.kind.gain(self.score or 0.0, other.score or 0.0)
 
     def of_part(self, part: str) -> Soundness:
-        """Call the examples by another part of the device's: labelled instead of holdout."""
+        """Name another part of the device's examples: labelled instead of holdout."""
         return self
 
     def described(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ TRIVIAL = "trivial"
 
 
 class Metric(NamedTuple):
-    """How a metric is read and shown; a share lies between 0 and 1 and is shown in percent."""
+    """How a metric is read and shown; a share is between 0 and 1 and shown in percent."""
 
     label: str
     short: str
@@ -95,17 +95,17 @@ class Metric(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """What stands behind the name."""
+        """The unit after the name."""
         return " (%)" if self.is_share else ""
 
     @property
     def factor(self) -> float:
-        """What a number is multiplied by."""
+        """The factor for display."""
         return 100.0 if self.is_share else 1.0
 
     @property
     def largest(self) -> float:
-        """What no honest measurement exceeds; of what is no share, far more than of any normalized input."""
+        """The limit of honest measurements; for other metrics than shares, far above that of any normalized input."""
         return 1.0 if self.is_share else 1e6
 
     def text(self, value: float | None) -> str:
@@ -115,10 +115,10 @@ class Metric(NamedTuple):
         return f"{100 * value:.2f}" if self.is_share else f"{value:.4f}"
 
     def difference_text(self, difference: float) -> str:
-        """Write a difference with its sign, of shares in percentage points."""
+        """Write a difference with its sign, in percentage points for shares."""
         text = f"{100 * difference:+.2f}" if self.is_share else f"{difference:+.4f}"
         return text.replace("-", "−")
 
     def gain(self, score: float, other: float) -> float:
-        """Return by how much a score is better than another; below 0 where it is worse."""
+        """Return how much better a score is than another; negative if it is worse."""
         return score - other if self.higher_is_better else other - score

@@ -1,1 +1,1 @@
-"""What apps on phones and watches write: found, told apart, and put together to recordings; each app has a reader."""
+"""Exports of phone and watch apps: found, identified, and assembled into recordings; each app has a reader."""

@@ -1,4 +1,4 @@
-"""What the command line says of apps' exports: `describe` knows them by name, `info` counts what they hold."""
+"""The command line's output about apps' exports: `describe` names the app, `info` counts the contents."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MAX_SHOWN = 20
 
 
 def show_exports(readers: Sequence[AppReader], root: Path, console: Console) -> bool:
-    """Say which of the apps wrote files under root, and how these are read; False if none of them can be."""
+    """Print which app wrote the files under root and how they are read; return False if none can be read."""
     can_be_read = False
     for reader in (reader for reader in readers if reader.recognizes(root)):
         source = reader.look(root, reader.options(None))
         by_reader = bool(source.usable) or _lacks_option(reader, source)
-        needed = "no description needed" if by_reader else "its reader can't read it for the reasons below"
+        needed = "no description needed" if by_reader else "its reader can't read it, for the reasons below"
         console.print(f"This is an export of {reader.app}: {needed}.", markup=False)
         show_found(reader, source, console)
         if by_reader:
@@ -39,13 +39,13 @@ def show_exports(readers: Sequence[AppReader], root: Path, console: Console) -> 
 
 
 def _lacks_option(reader: AppReader, source: AppSource) -> bool:
-    """Whether a recording would be read if an option that has no default were given."""
+    """Whether a recording could be read with an option that has no default."""
     options = [key for key, value in reader.defaults.items() if value == ""]
     return any(f"option {key}" in export.problem for export in source.exports for key in options)
 
 
 def show_found(reader: AppReader, source: AppSource, console: Console) -> None:
-    """Print the recordings, their clients and words, and what of them is not read."""
+    """Print the recordings, their clients and words, and what isn't read."""
     vocabulary = reader.vocabulary(reader.options({"labels": _words(source)}))
     table = Table("recording", "clients", "annotations", "of")
     for export in source.usable[:MAX_SHOWN]:
@@ -62,7 +62,7 @@ def show_found(reader: AppReader, source: AppSource, console: Console) -> None:
 
 
 def _notes(source: AppSource) -> list[str]:
-    """Return what is left out, once for recordings of which the same is to be said."""
+    """Return the reasons for what is left out, each once with its recordings."""
     same: dict[str, list[str]] = {}
     for remark in source.remarks:
         name, _, words = remark.partition(": ")
@@ -72,7 +72,7 @@ def _notes(source: AppSource) -> list[str]:
 
 
 def _words(source: AppSource) -> list[str]:
-    """Return the words that may be activities: texts of annotations, else words of names, the most frequent first."""
+    """Return possible activity words, most frequent first: annotation texts, else words of names."""
     texts = Counter(note.text.strip().lower() for export in source.usable for note in export.annotations)
     if not texts:
         texts = Counter(word for export in source.usable for word in name_words(export.name))

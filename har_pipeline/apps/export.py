@@ -1,6 +1,6 @@
-"""One recording as an app has exported it: its tables, what is known of it, and what its words mean.
+"""One recording from an app's export: its tables, its metadata, and the meaning of its words.
 
-Words are annotations that begin and end activities, and names of files and folders.
+Words are annotations, which begin and end activities, and names of files and folders.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ReadSamples = Callable[[DescribedFile], Iterator[PartSamples]]
 
 @dataclass(frozen=True)
 class AppTable:
-    """A table of an export: its virtual name, the device that it is of, and what reads it."""
+    """A table of an export: its virtual name, its device, and its reader."""
 
     name: str
     device: str
@@ -51,9 +51,9 @@ class AppTable:
 
 @dataclass(frozen=True)
 class AppExport:
-    """One recording: its virtual name, whose it is, its tables, and the files on disk that hold it.
+    """One recording: its virtual name, its user, its tables, and its files on disk.
 
-    `problem` says why it is of no use; `remarks` what of it is not read, or not sure.
+    `problem` says why it is unusable; `remarks` say what isn't read or is uncertain.
     """
 
     name: str
@@ -71,9 +71,9 @@ NO_WORD = re.compile(r"[\W_]+")
 
 
 class ActivityWords:
-    """The words by which activities are called: their own names in any case, and those that a map adds.
+    """Words for activities: their names in any case, and those that a map adds.
 
-    `unknown` are activities of the map that are no labels.
+    `unknown` are activities of the map that aren't labels.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class ActivityWords:
         self._in_names = {_plain(word): activity for word, activity in self._meaning.items() if activity}
 
     def activity_of(self, text: str) -> str | None:
-        """Return the activity that an annotation begins, '' if it ends one, None if it means neither."""
+        """Return the activity that an annotation begins, '' if it ends one, None if it does neither."""
         return self._meaning.get(text.strip().lower())
 
     def activity_in_name(self, name: str) -> str:
-        """Return the activity that a path names, in its last part that names one; '' for none, or for several."""
+        """Return the activity in the last part of a path that names one; '' for none or several."""
         for part in reversed(PurePosixPath(name).parts):
             words = f"_{_plain(part)}_"
             found = {word for word in self._in_names if f"_{word}_" in words}
@@ -108,7 +108,7 @@ class ActivityWords:
     def activities_at(self, times_s: np.ndarray, annotations: Sequence[AnnotationText]) -> np.ndarray:
         """Name the activity at each time (n,): that of the last annotation before it.
 
-        After one that means nothing there is none: what was done then is not known.
+        After an unknown annotation there is none, because the activity is unknown.
         """
         ordered = sorted(annotations, key=lambda annotation: annotation.time_s)
         names = np.array(["", *((self.activity_of(annotation.text) or "") for annotation in ordered)])
@@ -117,7 +117,7 @@ class ActivityWords:
 
 
 def name_words(name: str) -> list[str]:
-    """Return the words of a recording's own name that may be an activity: no numbers, dates and endings."""
+    """Return the words of a recording's name that may be an activity, without numbers, dates and extensions."""
     plain = re.sub(r"\.(zip|csv|json|txt|tar|gz)\b", " ", PurePosixPath(name).name, flags=re.IGNORECASE)
     return [match[0] for match in re.finditer(r"[^\W\d_]{3,}", plain.lower())]
 

@@ -1,4 +1,4 @@
-"""The files under a root and how they begin, in whatever folders and archives; a damaged archive is left out.
+"""The files under a root and their first bytes, in any folders and archives; damaged archives are left out.
 
 `json_records` reads a file that is one array of records, in constant memory.
 """
@@ -23,11 +23,11 @@ META = re.compile(r"(^|/)(Metadata|Annotation|meta/(device|time))\.csv$", re.IGN
 TABLE = re.compile(r"\.(csv|txt|json)(\.gz)?$", re.IGNORECASE)
 
 Inspect = Callable[[Member, bytes], Any]
-"""Looks into a whole file, and says what it holds; None for one that is not the app's."""
+"""Inspects a whole file and returns its content; None if the file isn't the app's."""
 
 
 class FileHead(NamedTuple):
-    """A file's virtual name, the file on disk that holds it, how it begins, and what looking into it found."""
+    """A file's virtual name, its file on disk, its first bytes, and the result of inspecting it."""
 
     name: str
     path: Path
@@ -44,13 +44,13 @@ class FileHead(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """Its first lines that are whole."""
+        """The complete lines of the beginning."""
         whole = self.text if len(self.data) < HEAD_BYTES else self.text.rpartition("\n")[0]
         return whole.splitlines()
 
 
 def read_heads(root: Path, report: Callable[[str], None], inspect: Inspect | None = None) -> Iterator[FileHead]:
-    """Yield how each table and each file of properties begins."""
+    """Yield the beginning of each table and each properties file."""
     for member in each_member(root, report):
         if not TABLE.search(member.name):
             continue
@@ -65,10 +65,10 @@ def read_heads(root: Path, report: Callable[[str], None], inspect: Inspect | Non
 
 
 def each_member(root: Path, report: Callable[[str], None], only: Collection[Path] | None = None) -> Iterator[Member]:
-    """Walk through a folder, an archive or a file, or through `only` these files of it.
+    """Walk through a folder, archive or file, or `only` these files of it.
 
-    Names begin with that of an archive. Each archive of a folder that is damaged is left out, and said; a root that is
-    one raises SourceError.
+    Names begin with the archive's. A damaged archive in a folder is left out and reported; a damaged root raises
+    SourceError.
     """
     alone = root.is_file()
     for path in [root] if alone else sorted(root.rglob("*")):
@@ -86,7 +86,7 @@ def each_member(root: Path, report: Callable[[str], None], only: Collection[Path
 
 
 def as_file(member: Member) -> DescribedFile:
-    """Return a member as what tables are read from."""
+    """Return a member as an object that tables are read from."""
     return DescribedFile(member.name, member.path, Matched({}, member.name), member.open)
 
 
@@ -103,7 +103,7 @@ def json_records(stream: Bytes, name: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of an array one after another.
 
     Raises:
-        SourceError: if it is no array of objects, or one is longer than MAX_RECORD characters.
+        SourceError: if it isn't an array of objects, or an object is longer than MAX_RECORD characters.
     """
     blocks = _text_of(stream)
     decoder, text = json.JSONDecoder(), next(blocks, "")
@@ -126,7 +126,7 @@ def json_records(stream: Bytes, name: str) -> Iterator[dict[str, Any]]:
         except RecursionError as error:
             raise SourceError(f"{name} is nested too deeply for an array of records") from error
         if not isinstance(record, dict):
-            raise SourceError(f"{name} is not an array of records: it holds {str(record)[:50]!r}")
+            raise SourceError(f"{name} is not an array of records: it contains {str(record)[:50]!r}")
         yield record
 
 

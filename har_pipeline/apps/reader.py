@@ -1,8 +1,8 @@
-"""A reader of one app's exports: which files are its, whose recordings they are, and what was done in them.
+"""A reader of one app's exports: identifies its files, and their recordings' users and activities.
 
 A recording's user is the one that the export names (a device's id), else the first folder of its path, unless that is
-the recording itself or named after an activity, else "me". Its client is the user with what was worn: `anna_phone`,
-`anna_watch`. Its activities are those of its annotations, else the one that its path names.
+the recording itself or named after an activity, else "me". Its client is the user plus the device worn: `anna_phone`,
+`anna_watch`. Its activities come from its annotations, else from its path.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LABEL_OPTIONS: dict[str, Any] = {
     "stop_annotations": list(STOP_WORDS),
     "strict": False,
 }
-"""The activities in the order of their indices; other words that mean one of them; annotations that end one; whether
-files that cannot be read are refused, rather than left out while there are others."""
+"""Options: the activities in the order of their indices; other words for them; annotations that end one; whether to
+reject unreadable files instead of leaving them out."""
 NOTHING = re.compile("(?!)")
 
 
 @dataclass(frozen=True)
 class AppSource(Source):
-    """The exports of one app under a root; `remarks` says what is left out of them, `damaged` what is broken."""
+    """The exports of one app under a root; `remarks` say what is left out, `damaged` what is broken."""
 
     exports: tuple[AppExport, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -51,16 +51,16 @@ class AppSource(Source):
 
     @property
     def usable(self) -> tuple[AppExport, ...]:
-        """Those that can be read."""
+        """The readable exports."""
         return tuple(export for export in self.exports if not export.problem)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppReader(RecordingReader):
-    """A set whose files are what an app wrote, in any folders and archives; accelerations come as specific force.
+    """A data set of one app's files, in any folders and archives; accelerations are specific force.
 
-    `looks_like` says of a file whether the app wrote it, `find` puts such files together to exports, and `inspect`
-    looks into whole files where their beginning does not tell enough. Labels are those of the options.
+    `looks_like` says whether the app wrote a file, `find` groups such files into exports, and `inspect` examines whole
+    files whose beginning isn't enough. Labels come from the options.
     """
 
     app: str
@@ -76,14 +76,14 @@ class AppReader(RecordingReader):
     acceleration: Literal["specific force"] = "specific force"
 
     def __post_init__(self) -> None:
-        """Read labels, recordings and origins as every app's reader does."""
+        """Set up labels, recordings and origins as for every app's reader."""
         object.__setattr__(self, "labels", self._labels)
         object.__setattr__(self, "layouts", lambda options: ())
         object.__setattr__(self, "recordings", partial(app_recordings, self))
         object.__setattr__(self, "origin", lambda client: Origin(self.name, subject_of(client), device_of(client)))
 
     def options(self, given: Options | None) -> dict[str, Any]:
-        """Lay the given options over the defaults; raises SettingsError for one that is unknown or of another type."""
+        """Merge the given options with the defaults; raise SettingsError for an unknown option or a wrong type."""
         options = super().options(given)
         for key in ("labels", "stop_annotations"):
             if not isinstance(options[key], list | tuple) or not all(isinstance(entry, str) for entry in options[key]):
@@ -106,7 +106,7 @@ class AppReader(RecordingReader):
         return any(self.looks_like(head) for head in read_heads(Path(root), lambda words: None))
 
     def open(self, root: Path | str | None, options: Options) -> AppSource:
-        """Find the app's exports under root; raises SourceError where none of them can be read."""
+        """Find the app's exports under root; raise SourceError if none can be read."""
         if root is None:
             raise SourceError(f"{self.name} needs its data: give --data-root DATA; expected {self.expects}")
         if not Path(root).exists():
@@ -115,12 +115,12 @@ class AppReader(RecordingReader):
         problems = [f"{export.name}: {export.problem}" for export in source.exports if export.problem]
         if len(problems) == len(source.exports):
             first = problems[0] if problems else f"no export of {self.app} under {root}; expected {self.expects}"
-            more = f" (and {len(problems) - 1} recordings more cannot be read)" if len(problems) > 1 else ""
+            more = f" (and {len(problems) - 1} more recordings can't be read)" if len(problems) > 1 else ""
             raise SourceError("; ".join([f"{first}{more}", *source.damaged]))
         return source
 
     def look(self, root: Path, options: Options) -> AppSource:
-        """Find the app's exports under root, also where there is none, or none that can be read."""
+        """Find the app's exports under root, readable or not."""
         damaged = list[str]()
         heads = [head for head in read_heads(root, damaged.append, self.inspect) if self.looks_like(head)]
         folder = printable(root.resolve().name)
@@ -141,11 +141,11 @@ class AppReader(RecordingReader):
         return {device: f"{user}_{device}" for device in dict.fromkeys(table.device for table in export.tables)}
 
     def vocabulary(self, options: Options) -> ActivityWords:
-        """Return what the options make of words; raises SettingsError for an activity that is no label."""
+        """Return the words' meanings by the options; raise SettingsError for an activity that isn't a label."""
         vocabulary = ActivityWords(options["labels"], options["annotations"], options["stop_annotations"])
         if vocabulary.unknown:
             raise SettingsError(
-                f"{self.name}: annotations sends a word to {vocabulary.unknown[0]!r}, which is no label; labels are "
+                f"{self.name}: annotations maps a word to {vocabulary.unknown[0]!r}, which isn't a label; labels are "
                 f"{list(vocabulary.labels)}"
             )
         return vocabulary
@@ -153,9 +153,9 @@ class AppReader(RecordingReader):
     def _labels(self, options: Options) -> tuple[str, ...]:
         if not options["labels"]:
             raise SettingsError(
-                f"{self.name}: it needs labels, the activities in the order of their indices; give labels, as in "
+                f"{self.name}: labels are missing, the activities in the order of their indices; give them as in "
                 """--options '{"labels": ["sitting", "walking"]}' or --set 'data.labels=["sitting", "walking"]'; """
-                "`python -m har_pipeline describe PATH` lists the words that the recordings have"
+                "`python -m har_pipeline describe PATH` lists the recordings' words"
             )
         return tuple(options["labels"])
 
@@ -163,7 +163,7 @@ class AppReader(RecordingReader):
 def app_recordings(
     reader: AppReader, source: Source | None, clients: Clients, options: Options, report: Report = log.warning
 ) -> Iterator[Recording]:
-    """Yield the recordings of an app's exports, each client's in the order of their times; tells what is left out."""
+    """Yield the recordings of an app's exports, each client's in order of time; report what is left out."""
     if not isinstance(source, AppSource):
         raise SettingsError(f"the reader {reader.name} needs files; open it with a root")
     vocabulary = reader.vocabulary(options)
@@ -198,7 +198,7 @@ def app_recordings(
 def _labelled(
     export: AppExport, table: AppTable, file: DescribedFile, client: str, vocabulary: ActivityWords
 ) -> Iterator[tuple[Part, Recording]]:
-    """Yield a table's samples with what was done then."""
+    """Yield a table's samples with their activities."""
     activity: str | Categorical = vocabulary.activity_in_name(export.name)
     for part, times_s, values, line in table.read(file):
         if export.annotations:
@@ -208,14 +208,14 @@ def _labelled(
 
 
 def _tell_words(source: AppSource, vocabulary: ActivityWords, report: Report) -> None:
-    """Say which annotations mean nothing, and which recordings have no activity at all."""
+    """Report unknown annotations, and recordings without any activity."""
     if not vocabulary.labels:
         return
     texts = Counter(note.text.strip() for export in source.usable for note in export.annotations)
     unknown = [text for text in texts if vocabulary.activity_of(text) is None]
     if unknown:
         report(
-            f"annotations that mean no activity, after which nothing is labelled: {', '.join(map(repr, unknown[:10]))}"
+            f"unknown annotations, after which nothing is labelled: {', '.join(map(repr, unknown[:10]))}"
             f"{f' and {len(unknown) - 10} more' if len(unknown) > 10 else ''}; "
             "name them in annotations or stop_annotations"
         )

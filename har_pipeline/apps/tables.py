@@ -1,4 +1,4 @@
-"""Tables with a header as apps write them: how the text is laid out, and its numbers chunk by chunk."""
+"""Apps' tables with a header: their text layout, and their numbers chunk by chunk."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DAY_S = 86_400.0
 REPEATED_S = 0.05
 
 Convert = Callable[[np.ndarray], Iterator[PartSamples]]
-"""Turns the numbers (n, columns) of some rows into samples; raises SourceError for what they cannot be."""
+"""Turns rows of numbers (n, columns) into samples; raises SourceError for impossible values."""
 
 
 @dataclass(frozen=True)
 class TableHead:
-    """How a table is written: its layout, the names of its columns without blanks around them, and its first row."""
+    """A table's layout, its stripped column names, and its first row."""
 
     text: PlainText
     columns: tuple[str, ...]
@@ -38,7 +38,7 @@ class TableHead:
 
 
 def table_head(head: FileHead, *, wants: Callable[[str], bool]) -> TableHead | None:
-    """Find the header among the first three lines, one that `wants` says yes to; None where there is none."""
+    """Find a header that `wants` accepts in the first three lines; None if there isn't one."""
     lines = head.lines
     at = next((at for at, line in enumerate(lines[:3]) if wants(line)), None)
     if at is None:
@@ -60,7 +60,7 @@ def _cells(line: str, separator: str) -> tuple[str, ...]:
 
 
 def rows_of_words(head: FileHead) -> list[dict[str, str]]:
-    """Read a small table of words, such as properties of a recording; empty where it is none."""
+    """Read a small table of words, such as a recording's properties; empty if it isn't one."""
     lines = head.lines
     if not lines:
         return []
@@ -79,7 +79,7 @@ def samples_of(
 ) -> Iterator[PartSamples]:
     """Yield the samples of a table's `columns`; `clock` is a column of times of day, read before them, in s.
 
-    Raises SourceError where half of the rows are damaged.
+    Raises SourceError if half of the rows are damaged.
     """
     read = damaged = 0
     day_s, last_s, why = 0.0, -np.inf, ""
@@ -103,7 +103,7 @@ def samples_of(
 
 
 def _seconds_of_day(block: RowBlock, column: str) -> np.ndarray:
-    """Return times of day (n,) in s; a row with another text is damaged, and NaN."""
+    """Return times of day (n,) in s; NaN for damaged rows with other text."""
     import pandas as pd
 
     words = block.words(column)
@@ -115,15 +115,15 @@ def _seconds_of_day(block: RowBlock, column: str) -> np.ndarray:
         row = int(np.argmax(lost))
         block.damage(
             np.flatnonzero(lost),
-            f"{block.place(row)}: {str(words.names[words.codes[row]])[:50]!r} is no time of day such as 13:05:10:123; "
-            "a table that a spreadsheet has saved again has lost its times: export it again",
+            f"{block.place(row)}: {str(words.names[words.codes[row]])[:50]!r} isn't a time of day such as "
+            f"13:05:10:123; saving a table in a spreadsheet destroys its times: export it again",
         )
     return times_s
 
 
 class FirstReadings:
-    """Leaves out a sensor's rows that only repeat its last reading, as apps do that write a row whenever any sensor has
-    one: what comes before the first reading is zero, and a reading counts again after REPEATED_S.
+    """Drops rows that only repeat a sensor's last reading, because some apps write a row whenever any sensor has one.
+    Rows before the first reading are zero, and a reading counts again after REPEATED_S.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class FirstReadings:
         self._kept_s = -np.inf
 
     def __call__(self, times_s: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of times_s (n,) and values (n, 3) that are readings."""
+        """Return which rows of times_s (n,) and values (n, 3) are readings."""
         timed = np.isfinite(times_s)
         times_s, values = times_s[timed], values[timed]
         if not len(times_s):
@@ -149,7 +149,7 @@ class FirstReadings:
 
 
 def refuse_size(name: str, what: str, values: np.ndarray, low: float, high: float, advice: str) -> None:
-    """Raise SourceError where the median size of values (n, 3) is not between two numbers."""
+    """Raise SourceError if the median size of values (n, 3) isn't between two numbers."""
     sizes = np.linalg.norm(values, axis=1)
     sizes = sizes[np.isfinite(sizes)]
     if len(sizes) and not low <= (size := float(np.median(sizes))) <= high:

@@ -1,6 +1,6 @@
-"""Recordings of any layout: a description of the files in TOML, and what it makes of them.
+"""Recordings of any layout: a TOML description of the files, and their reader.
 
-A reader of a stream takes the files one by one, in constant memory:
+For a stream, read the files one by one, in constant memory:
 
     description = read_description("data.toml")
     for file in find_files(description, folder).each():

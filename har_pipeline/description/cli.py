@@ -1,4 +1,4 @@
-"""What the command line says of a description: `info --describe` applies one, `describe` writes a first one."""
+"""The command line for descriptions: `info --describe` applies one, `describe` writes a first draft."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from har_pipeline.units import MEANINGS
 SHOWN_FILES = 20
 SHOWN_PROBLEMS = 5
 PLACE = re.compile(r"\d+")
-"""Lines and counts, in which reasons differ that are the same."""
+"""Numbers of lines and counts, which are ignored when reasons are compared."""
 LEVELS: tuple[tuple[Sensor, str, str], ...] = (
     ("acc", "m/s²", "gravity alone is 9.8"),
     ("gyro", "rad/s", "at rest near 0, walking some 1"),
@@ -32,9 +32,9 @@ LEVELS: tuple[tuple[Sensor, str, str], ...] = (
 
 
 def write_draft(root: Path, out: Path | None, console: Console) -> None:
-    """Guess a description of the files under root, print it, and write it to `out` if that is not there yet."""
+    """Guess a description of the files under root, print it, and write it to `out` if that doesn't exist."""
     if out is not None and out.exists():
-        raise SettingsError(f"{out} is there already; remove it, or give --out another name")
+        raise SettingsError(f"{out} already exists; remove it, or give --out another name")
     with working(console, "looking") as say:
         found = draft(root, lambda done, name: say(f"trying it on file {done}: {name}"))
     text = found.toml()
@@ -51,12 +51,12 @@ def write_draft(root: Path, out: Path | None, console: Console) -> None:
         f"{len(found.guesses) - len(unsure)} of {len(found.guesses)} keys are sure; check {', '.join(unsure)}."
     )
     if out is None:
-        console.print("--out data.toml writes it down.")
+        console.print("Use --out data.toml to write it to a file.")
         return
     try:
         write_file(out, text.encode(), replace=False)
     except FileExistsError as error:
-        raise SettingsError(f"{out} is there already; remove it, or give --out another name") from error
+        raise SettingsError(f"{out} already exists; remove it, or choose another --out") from error
     except OSError as error:
         raise SettingsError(f"{out} cannot be written: {error}") from error
     console.print(
@@ -85,27 +85,23 @@ def description_record(description: Description, root: Path | None) -> dict[str,
 
 
 def show_description(description: Description, root: Path | None, console: Console) -> None:
-    """Print what a description says and, with a root, what it makes of the files there."""
+    """Print a description and, with a root, its result on the files there."""
     labels = ", ".join(description.labels.names) or "none given"
     console.print(f"labels    {labels}", markup=False)
     console.print(f"expected  files = '{description.files}'", markup=False)
     meaning = MEANINGS[description.acceleration]
     console.print(f"acceleration  {description.acceleration}: {meaning}", markup=False, soft_wrap=True)
     if description.gyro is None:
-        console.print(
-            "gyroscope none is described: channels 4 to 6 of every window are 0, also when normalized by client"
-        )
+        console.print("gyroscope not described: channels 4 to 6 of every window are 0, even when normalized by client")
     if root is None:
-        console.print(
-            "With --data-root PATH the files are read: which match, their rates, and their labels are counted."
-        )
+        console.print("Use --data-root PATH to read the files and show matches, rates and labels.")
         return
     files = find_files(description, root)
     with working(console, "reading") as say:
         reports = list(inspect(description, files, lambda done, name: say(f"{done} of {files.count}: {name}")))
     _show_files(files, reports, console)
     if all(report.problem for report in reports):
-        raise SourceError("none of the files can be read by this description; see the reasons above")
+        raise SourceError("this description can't read any of the files; see the reasons above")
     for words in dict.fromkeys(odd_words(reports)):
         console.print(f"odd       {words}", markup=False)
     _show_labels(description, reports, console)
@@ -135,7 +131,7 @@ def _show_files(files: DescribedFiles, reports: list[FileReport], console: Conso
     for report in (report for report in reports if report.problem):
         reasons.setdefault(PLACE.sub("", report.problem.removeprefix(report.name)), []).append(report)
     for same in list(reasons.values())[:SHOWN_FILES]:
-        more = f" (and {len(same) - 1} files more for the same reason)" if len(same) > 1 else ""
+        more = f" (and {len(same) - 1} more files for the same reason)" if len(same) > 1 else ""
         console.print(f"not read  {same[0].problem}{more}", markup=False)
     if len(reasons) > SHOWN_FILES:
         unnamed = sum(len(same) for same in list(reasons.values())[SHOWN_FILES:])
@@ -172,7 +168,7 @@ def _show_directions(found: list[Difference], console: Console) -> None:
         console.print(f"direction client {difference.client}: {difference.words}", markup=False, soft_wrap=True)
     if len(found) > SHOWN_PROBLEMS:
         others = _few([difference.client for difference in found[SHOWN_PROBLEMS:]])
-        console.print(f"direction … and {len(found) - SHOWN_PROBLEMS} clients more: {others}", markup=False)
+        console.print(f"direction … and {len(found) - SHOWN_PROBLEMS} more clients: {others}", markup=False)
 
 
 def _few(words: list[str], most: int = 3) -> str:

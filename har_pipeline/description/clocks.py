@@ -1,6 +1,6 @@
-"""What is odd about times: some that were never set, a second clock beside the one read, stretches that overlap.
+"""Checks of times: unset ones, an unused second clock, and overlapping stretches.
 
-Nobody does two things at once: overlapping stretches of one client are two people's or two phones'.
+Overlapping stretches of one client must come from two people or two phones.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from har_pipeline.description.model import Description
 from har_pipeline.description.text import RowBlock
 
 UNSET_S = 60.0
-"""A time of 0 so far from its neighbors was never set."""
+"""Distance from its neighbors at which a time of 0 counts as unset."""
 MIN_OFFSET_S, MAX_OFFSET_S = 0.02, 600.0
-"""Two columns of times in one unit, apart by more than the first and less than the second, are two sensors' clocks."""
+"""Minimum and maximum distance between two columns of times that are two sensors' clocks."""
 SAME_PACE = 0.2
 MIN_ROWS = 20
 
 
 def unset_times(times_s: np.ndarray) -> np.ndarray:
-    """Return which times (n,) are 0 among others that are far from it."""
+    """Return which times (n,) are 0 although their neighbors are far from 0."""
     unset: np.ndarray = times_s == 0
     known = np.flatnonzero(np.isfinite(times_s) & ~unset)
     if not unset.any() or not len(known):
@@ -35,7 +35,7 @@ def unset_times(times_s: np.ndarray) -> np.ndarray:
 
 
 def other_clock(description: Description, block: RowBlock) -> str:
-    """Say that a column which nothing reads runs like the times, a little apart from them; "" if none does."""
+    """Report an unused column that runs like the times, at a small distance; "" if there isn't one."""
     if description.time is None or description.time.unit == DATE or len(block) < MIN_ROWS:
         return ""
     used = block.indices(description.all_columns())
@@ -72,13 +72,13 @@ def _runs_like(other: np.ndarray, times: np.ndarray) -> bool:
 
 
 RESTART_S = 1.0
-"""A clock that goes back by more has been set anew; by less, samples came late."""
+"""A clock that jumps back by more was reset; by less, samples were late."""
 CLOCK_S = 600.0
-"""Later than that begin clocks of a day or a device; earlier ones began with a recording, and may well overlap."""
+"""Clocks of a day or a device begin later than this; earlier ones began with a recording, and may overlap."""
 
 
 class TimeSpan(NamedTuple):
-    """From when to when one client's sensor gave samples, and in which file."""
+    """The time span of one client's sensor samples, and their file."""
 
     client: str
     sensor: str
@@ -115,4 +115,4 @@ def _words(client: str, earlier: TimeSpan, other: TimeSpan, *, others: int) -> s
     more = f", and so were {others} more" if others else ""
     when = f"{other.begin_s:.0f} to {min(earlier.end_s, other.end_s):.0f} s"
     what = f"client {client}: {where} recorded at the same time ({when}){more}"
-    return f"{what}; are they two persons, or two phones? Tell them apart by client: a group of files, or a column"
+    return f"{what}; if they are two people or two phones, distinguish them by client: a group of files, or a column"

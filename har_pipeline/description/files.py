@@ -1,4 +1,4 @@
-"""Which files a description means: a regular expression over their paths, matched within a time limit."""
+"""Finds a description's files: a regular expression over their paths, matched within a time limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MATCHING_S = 10.0
 MAX_CHARACTERS = 1000
 """Longer paths match nothing."""
-# Python's expressions can take years on one name, and a thread cannot stop one; a process can be ended.
+# Python's expressions can take years on one name, and a thread can't be stopped, but a process can.
 MATCHER = """
 import json, re, sys
 pattern, names = json.load(sys.stdin)
@@ -39,14 +39,14 @@ json.dump(found, sys.stdout)
 
 
 class Matched(NamedTuple):
-    """What a path says: the words of the named groups, and `visit`, the path without the group `sensor`."""
+    """A matched path: the words of the named groups, and `visit`, the path without the group `sensor`."""
 
     captured: Mapping[str, str]
     visit: str
 
 
 class Bytes(Protocol):
-    """What is read of a file, or of a pipe: at most so many bytes, as many as are there; none at its end."""
+    """A file or pipe to read from: at most the given number of bytes, without waiting for more; none at its end."""
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes."""
@@ -55,7 +55,7 @@ class Bytes(Protocol):
 class DescribedFile(NamedTuple):
     """One file: its path from the root on, the file on disk that holds it, what its path says; `open` undoes a .gz.
 
-    An `endless` one is a pipe, or is still written, and may become of any length.
+    An `endless` one is a pipe or still being written, and may have any length.
     """
 
     name: str
@@ -68,9 +68,9 @@ class DescribedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class DescribedFiles(Source):
-    """The files under a root that a description means; `others` are the paths that it does not match.
+    """The files under a root that a description matches; `others` are the paths that it doesn't match.
 
-    `damaged` says in words which archives among them are left out.
+    `damaged` lists the archives that are left out.
     """
 
     matches: Mapping[str, Matched] = field(default_factory=dict, repr=False)
@@ -96,10 +96,10 @@ def find_files(description: Description, root: Path | str | None) -> DescribedFi
     """
     expected = f"files = '{description.files}'"
     if root is None:
-        raise SourceError(f"recordings that are described need the path of their folder, archive or file; {expected}")
+        raise SourceError(f"described recordings need the path of their folder, archive or file; {expected}")
     root = Path(root)
     if not root.exists():
-        raise SourceError(f"{root} does not exist; expected a folder, an archive or a file, and in it {expected}")
+        raise SourceError(f"{root} does not exist; expected a folder, archive or file with {expected}")
     damaged: list[str] = []
     with unpacking(str(root)):
         members = [(member.name, member.path) for member in walk(root, _everything, damaged.append)]
@@ -116,7 +116,7 @@ def find_files(description: Description, root: Path | str | None) -> DescribedFi
         matches = {name: matched._replace(visit=PurePosixPath(matched.visit).name) for name, matched in matches.items()}
     others = tuple(name for name in names if name not in matches)
     if not matches:
-        there = f"it holds {len(others)} others, such as {others[0]!r}" if others else "it holds no file"
+        there = f"it contains {len(others)} others, such as {others[0]!r}" if others else "it contains no files"
         left_out = f"; left out: {damaged[0]}" if damaged else ""
         raise SourceError(f"no file under {root} matches {expected}; {there}{left_out}")
     inputs = tuple(sorted({path for name, path in members if name in matches or name in of_ranges}))

@@ -1,4 +1,4 @@
-"""What a description makes of the files under a root: each file's rows, rate and labels, or why it is of no use."""
+"""Applies a description to the files under a root: each file's rows, rate and labels, or why it is unusable."""
 
 from __future__ import annotations
 

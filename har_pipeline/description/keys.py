@@ -1,6 +1,6 @@
-"""What single values of a description may be (columns, numbers, units, words, patterns), and what all sections share.
+"""The value types of a description (columns, numbers, units, words, patterns), and the base of all sections.
 
-Each check is a pydantic validator that says in words what was expected. A section is frozen, and names unknown and
+Each check is a pydantic validator that says what was expected. A section is frozen, and its errors name unknown and
 missing keys.
 """
 
@@ -95,7 +95,7 @@ def _files(given: object) -> str:
             groups = re.compile(given).groupindex
             anchored(given)
     except (re.error, RecursionError, OverflowError, Warning) as error:
-        raise ValueError(f"no regular expression: {error}") from error
+        raise ValueError(f"not a regular expression: {error}") from error
     for name in groups:
         if role_of_group(name) not in GROUPS:
             raise ValueError(f"unknown named group {name!r}; {did_you_mean(name, GROUPS)}")

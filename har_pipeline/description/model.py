@@ -1,4 +1,4 @@
-"""What a description of somebody's recordings can say, key by key; docs/data.md is its reference.
+"""The keys of a description of recordings; docs/data.md is the reference.
 
 files = 'subject(?P<client>\\d+)/(?P<activity>[a-z_]+)\\.csv'
 labels = ["walking", "sitting"]
@@ -89,7 +89,7 @@ class Labels(DescriptionPart):
         for word, label in self.map.items():
             if self.names and label not in self.names:
                 raise ValueError(
-                    f"map sends {word!r} to {label!r}, which is no label; {did_you_mean(label, self.names)}"
+                    f"map turns {word!r} into {label!r}, which isn't a label; {did_you_mean(label, self.names)}"
                 )
             if word in self.ignore or (word in self.names and word != label):
                 raise ValueError(f"{word!r} is in map, and in {'ignore' if word in self.ignore else 'names'} as well")
@@ -138,7 +138,7 @@ class LabelRanges(DescriptionPart):
             (column for column in (self.begin, self.end, *self.columns_of_words) if isinstance(column, str)), None
         )
         if not self.header and named is not None:
-            raise ValueError(f"header is false, so columns are numbers, counted from 1; came {named!r}")
+            raise ValueError(f"header is false, so columns are numbers, counted from 1; got {named!r}")
         return self
 
     @property
@@ -226,8 +226,8 @@ class SensorColumns(DescriptionPart):
         if determinant < 0:
             raise ValueError(
                 "the matrix mirrors (its determinant is below 0), which no mounting of a sensor does; expected a "
-                "rotation: turn the sign of one row, or, where the files themselves have one axis with the wrong "
-                "sign, give this axis a negative scale"
+                "rotation: change the sign of one row or, if one axis has the wrong sign in the files, give it a "
+                "negative scale"
             )
         return self
 
@@ -309,7 +309,7 @@ class Description(DescriptionPart):
     @model_validator(mode="after")
     def _consistent(self) -> Description:
         if self.time is None and self.rate_hz is None:
-            raise ValueError("time: name the column of the times, or give rate_hz where the rows have none")
+            raise ValueError("time: name the column of the times, or give rate_hz if the rows have none")
         named_sensor = next((name for name, sensor in self.sensors.items() if sensor.sensor), None)
         if named_sensor and not self.sensor_by_row:
             raise ValueError(
@@ -343,7 +343,7 @@ class Description(DescriptionPart):
         if not self.header:
             named = next((column for column in self.all_columns() if isinstance(column, str)), None)
             if named is not None:
-                raise ValueError(f"header is false, so columns are numbers, counted from 1; came {named!r}")
+                raise ValueError(f"header is false, so columns are numbers, counted from 1; got {named!r}")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""Which stretches of the sensors belong together: by where they stand and when they were recorded, never by order.
+"""Pairs the sensors' stretches that belong together, by their location and recording time, never by order.
 
 The narrowest evidence comes first: rows of one file that take turns, then files that differ in their sensor alone, then
 files of one folder, then all of one session's name. On each level, what was recorded at the same time is one group. It

@@ -1,4 +1,4 @@
-"""Labels that another file says, as ranges of times or of samples: read once, then looked up for every row."""
+"""Labels from another file, as ranges of times or samples: read once, then looked up for every row."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def _add(description: Description, ranges: LabelRanges, file: DescribedFile, blo
     labels = [""] * len(block) if ranges.label is None else _words(block, ranges.label, None)
     for row, (begin, end) in enumerate(numbers.tolist()):
         if not begin <= end:
-            raise SourceError(f"{block.place(row)}: {begin:g} to {end:g} is no range; expected numbers, the end last")
+            raise SourceError(
+                f"{block.place(row)}: {begin:g} to {end:g} isn't a range; expected two numbers, the end last"
+            )
         captured = {**file.matched.captured, **{name: column[row] for name, column in words.items()}}
         whose = tuple((name, _plain(word)) for name, word in sorted(captured.items()))
         found[whose].append(
@@ -118,7 +120,7 @@ def _in_order(ranges: list[_Range], unit: str | float) -> RangesOfOne:
         if after.begin < before.end and after.label != before.label:
             raise SourceError(
                 f"{after.place}: {after.begin:g} to {after.end:g} overlaps {before.begin:g} to {before.end:g} of "
-                f"{before.place}, with another label; whose are they? Name the client and the session of each"
+                f"{before.place} with another label; name the client and the session of each"
             )
     begins, ends = (in_seconds(np.array([getattr(span, name) for span in ordered]), unit) for name in ("begin", "end"))
     return RangesOfOne(begins, np.maximum.accumulate(ends), tuple(span.label for span in ordered))

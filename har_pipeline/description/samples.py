@@ -1,4 +1,4 @@
-"""From the rows of one file to recordings of either sensor in turn, chunk by chunk, in constant memory."""
+"""Turns one file's rows into recordings of the two sensors in turn, chunk by chunk, in constant memory."""
 
 from __future__ import annotations
 
@@ -453,8 +453,8 @@ def required_label(description: Description, word: str, place: str) -> str:
     label = description.labels.label_of(word)
     if label is None:
         raise LabelError(
-            f"{place}: activity {word[:100]!r} is no label; {unknown_class(word, description.labels.names)}. Write it "
-            "in labels.ignore to leave it unlabelled, in labels.map to count it as another, or in labels.names"
+            f"{place}: activity {word[:100]!r} isn't a label; {unknown_class(word, description.labels.names)}. Add it "
+            f"to labels.ignore to leave it unlabelled, to labels.map to count it as another, or to labels.names"
         )
     return label
 

@@ -1,4 +1,4 @@
-"""All described files together: sessions of each client in the order of their times, both sensors in step.
+"""Combines all described files: sessions of each client in order of time, both sensors in step.
 
 Acceleration from which something was left out, such as gravity, gets it back from the samples of its session that have
 it, in whatever files these are: interpolated to its times, and lost where the nearest is too far away.

@@ -1,4 +1,4 @@
-"""Text files as a description says: blocks of rows in constant memory, and the line of each row."""
+"""Reads text files as described: blocks of rows in constant memory, and the line of each row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_LINE = 1 << 20
 MAX_COLUMNS = 10_000
 WHITESPACE = "whitespace"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-ODDLY_QUOTED = "a quotation mark is opened and not closed in its line"
+ODDLY_QUOTED = "a quotation mark isn't closed on its line"
 
 Lines = tuple[np.ndarray, list[bytes]]
 
@@ -218,9 +218,9 @@ def _cells(line: bytes, description: TextFormat, place: str) -> list[str]:
         try:
             cells = next(csv.reader([text], delimiter=description.separator, skipinitialspace=True), [])
         except csv.Error as error:
-            raise SourceError(f"{place}: {error}; is this a text table?") from error
+            raise SourceError(f"{place}: {error}; check that this is a text table") from error
     if not 0 < len(cells) <= MAX_COLUMNS:
-        raise SourceError(f"{place}: {len(cells)} columns; is this a text table?")
+        raise SourceError(f"{place}: {len(cells)} columns; check that this is a text table")
     return cells
 
 
@@ -314,9 +314,9 @@ def _raw_lines(stream: Bytes, file: DescribedFile) -> Iterator[list[bytes]]:
     while data:
         total += len(data)
         if total > most:
-            raise SourceError(f"{file.name} unpacks to more than {most >> 20} MiB; unpack it by hand if it is sound")
+            raise SourceError(f"{file.name} unpacks to more than {most >> 20} MiB; unpack it by hand if you trust it")
         if b"\0" in data:
-            raise SourceError(f"{file.name} holds zero bytes; expected a text table: leave it out by `files`")
+            raise SourceError(f"{file.name} contains zero bytes; expected a text table: exclude it in `files`")
         whole, newline, rest = (rest + data).rpartition(ending)
         if newline:
             yield as_utf8(whole).split(ending)

@@ -1,4 +1,4 @@
-"""The data sets by name; a new one is a file with a READER, or a description, and one entry here."""
+"""The data sets by name; to add one, write a file with a READER or a description, and add an entry here."""
 
 from gaitway.plugins import EntryTable
 from har_pipeline.apps.reader import AppReader
@@ -21,15 +21,15 @@ from har_pipeline.readers.reader import RecordingReader
 
 def _check(name: str, entry: object) -> str:
     if not isinstance(entry, RecordingReader):
-        return f"expected a har_pipeline.readers.reader.RecordingReader, came {entry!r}"
+        return f"expected a har_pipeline.readers.reader.RecordingReader, got {entry!r}"
     if entry.name != name:
-        return f"expected the name {name!r}, as the entry point is called, came {entry.name!r}"
+        return f"expected the name {name!r}, the entry point's name, got {entry.name!r}"
     return ""
 
 
 _PHONE_APPS = tuple(module.READER for module in (sensor_logger, phyphox, androsensor, physics_toolbox))
 APPS: tuple[AppReader, ...] = tuple(reader for reader in _PHONE_APPS if isinstance(reader, AppReader))
-"""Readers of what phones' apps write; each says by `recognizes` whether files are its app's."""
+"""Readers of phone apps' exports; `recognizes` says whether files are the app's."""
 
 READERS: EntryTable[RecordingReader] = EntryTable(
     "readers",

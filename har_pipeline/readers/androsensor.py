@@ -80,7 +80,7 @@ def _export(file: FileHead, head: TableHead) -> AppExport:
     for what in (*wanted, "GYROSCOPE"):
         triple = found[what]
         if triple is None:
-            problem = problem or f"it has no columns '{what} X (…)', Y and Z; switch the sensor on in the app"
+            problem = problem or f"it has no columns '{what} X (…)', Y and Z; switch on the sensor in the app"
         elif triple[1] not in UNITS:
             problem = problem or f"the unit {triple[1]!r} of {what} is not known; expected one of {', '.join(UNITS)}"
         else:

@@ -1,4 +1,4 @@
-"""Finding a data set's files under a path, whether it is a folder, a zip, a tar or one inside the other.
+"""Finds a data set's files under a path: a folder, a zip, a tar, or archives within archives.
 
 Files have virtual names such as `proband1/data/acc_walking_csv.zip/acc_walking_shin.csv`. A tar is read once, in
 order (a .tar.xz cannot be read otherwise); a zip within an archive is spooled to memory, or to disk when it is large.
@@ -198,7 +198,7 @@ def _walk_inner(
 ) -> Iterator[Member]:
     """Walk an archive that lies in another."""
     if len(ARCHIVE_FOLDER.findall(f"{name}/")) > MAX_ARCHIVE_DEPTH:
-        raise SourceError(f"{path} ({name}): archives lie more than {MAX_ARCHIVE_DEPTH} deep in one another")
+        raise SourceError(f"{path} ({name}): archives are nested more than {MAX_ARCHIVE_DEPTH} levels deep")
     with _Spool(max_size=SPOOL_BYTES) as stored:
         with unpacking(f"{path} ({name})"), opener() as packed:
             _copy(packed, stored, name, max_unpacked_bytes(path))
@@ -216,7 +216,7 @@ class _Spool(SpooledTemporaryFile[bytes]):
 def _copy(packed: IO[bytes], stored: IO[bytes], name: str, most: int) -> None:
     while part := packed.read(1 << 20):
         if stored.tell() + len(part) > most:
-            raise SourceError(f"{name} unpacks to more than {most >> 20} MiB; unpack it by hand if it is sound")
+            raise SourceError(f"{name} unpacks to more than {most >> 20} MiB; unpack it by hand if you trust it")
         stored.write(part)
 
 
@@ -245,7 +245,7 @@ class _ReadForward(tarfile.ExFileObject):
 def _extract(packed: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
     stream = packed.extractfile(info)
     if stream is None:
-        raise SourceError(f"{info.name} in the tar is no regular file")
+        raise SourceError(f"{info.name} in the tar isn't a regular file")
     return stream
 
 

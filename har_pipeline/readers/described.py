@@ -1,4 +1,4 @@
-"""Data sets whose layout a description says: anybody's recordings, and published sets with a TOML file beside this one.
+"""Data sets with a described layout: anyone's recordings, and published sets with a TOML file next to this one.
 
 Anybody's description is in the options, as `har_pipeline describe` writes it. A published set's TOML file has it in the
 section `description` (see docs/data.md); it is strict, because a published set is as it was
@@ -124,7 +124,7 @@ class DescribedReader(RecordingReader):
 
     def expected(self, options: Options) -> str:
         """Say which files are looked for."""
-        return f"files = '{description_of(options).files}'" if options else "what --describe data.toml says"
+        return f"files = '{description_of(options).files}'" if options else "the files in --describe data.toml"
 
 
 def _number(options: Options) -> str:
@@ -149,7 +149,7 @@ def _recordings(source: Source | None, clients: Clients, options: Options) -> It
 
 READER = DescribedReader(
     name=DESCRIBED,
-    summary="any recordings in text files, by a description in TOML (--describe data.toml)",
+    summary="any recordings in text files, with a description in TOML (--describe data.toml)",
     labels=_labels,
     layouts=lambda options: (),
     recordings=_recordings,

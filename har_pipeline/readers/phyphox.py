@@ -82,7 +82,7 @@ def _tables(file: FileHead, remarks: list[str]) -> Iterator[_Table]:
             yield _Table(part, (axes["x"], axes["y"], axes["z"]), head, file)
         elif unit in UNITS:
             remarks.append(
-                f"{PurePosixPath(file.name).name}: columns {list(axes.values())} are of no sensor that is known"
+                f"{PurePosixPath(file.name).name}: columns {list(axes.values())} don't belong to a known sensor"
             )
 
 
@@ -107,9 +107,7 @@ def _export(folder: str, files: list[FileHead]) -> AppExport:
     used = [part for part in (("acc",) if "acc" in tables else ("linear", "added")) if part in tables] + ["gyro"]
     starts = _starts(events)
     if not starts:
-        remarks.append(
-            "meta/time.csv is missing, so that the times of recordings follow one another, and pauses show not"
-        )
+        remarks.append("meta/time.csv is missing, so recordings are placed one after another and pauses don't show")
     read = {part: partial(_read, table=tables[part], starts=starts) for part in tables if part in used}
     return AppExport(
         folder,
@@ -124,8 +122,8 @@ def _export(folder: str, files: list[FileHead]) -> AppExport:
 def _problem(parts: set[Part]) -> str:
     if "linear" in parts and not parts & {"acc", "added"}:
         return (
-            "its acceleration is without gravity; switch on 'Accelerometer' (acceleration with g) too, as the "
-            "experiment 'All sensors' or one of your own does"
+            "its acceleration lacks gravity; switch on 'Accelerometer' (acceleration with g) too, such as in the "
+            "experiment 'All sensors' or one of your own"
         )
     if not parts & {"acc", "linear"}:
         return "it has no accelerometer; record an experiment with accelerometer and gyroscope, such as one of your own"

@@ -1,4 +1,4 @@
-"""What a data set says of itself, whatever its examples are, and what a set of recordings adds."""
+"""The interface of data sets' readers, and that of readers of recordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Synthetic recordings: an honest stand-in for a machine without data, not a claim about people.
+"""Synthetic recordings, for machines without data; they don't represent people.
 
 Subjects × phones × body places. A body segment swings (Euler angles) and is shaken (harmonics of the step frequency);
 the gyroscope reads the true rate of those angles and the accelerometer the same motion plus gravity in the segment's

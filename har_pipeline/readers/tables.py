@@ -1,4 +1,4 @@
-"""Text files as arrays of numbers, with the file and line of whatever is no number: CSV, and columns without names.
+"""Reads text files as arrays of numbers, with the file and line of any error: CSV, and columns without names.
 
 A row that lacks a number (an empty cell, NaN) is kept as NaN: the stream counts it as a lost sample. A word or an
 infinity where a number belongs is refused.

@@ -1,1 +1,1 @@
-"""Whether recordings are what they are said to be: units, rates, channels, times."""
+"""Checks that recordings are as described: units, rates, channels, times."""

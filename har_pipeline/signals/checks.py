@@ -1,4 +1,4 @@
-"""Whether recordings are what they are said to be: units, time, rate, lost and repeated samples, dead channels.
+"""Checks that recordings are as described: units, time, rate, lost and repeated samples, dead channels.
 
 Counts and histograms are kept, never samples, so that a device can watch its sensors for as long as it runs; whole
 recordings, chunks of them and live samples are judged alike. The limits were set so that no known data set passes
@@ -36,7 +36,7 @@ IN_MOTION = (5.0, 16.0)
 WITHOUT_GRAVITY = 0.6
 """Below this share of a second's acceleration that keeps its direction, nothing pulls down."""
 DECLARED_WITHOUT_GRAVITY = (
-    "it is declared as without gravity: a model that learnt from accelerations with gravity does not know such "
+    "it is declared as without gravity, which doesn't suit models trained on accelerations with gravity "
     "windows, nor the other way round; take the acceleration that includes it, or add it (acc.add)"
 )
 WITHOUT_GRAVITY_IN_MOTION = 0.35
@@ -200,13 +200,13 @@ def _of_one(sensor: str, tally: Tally, declared_hz: float | None) -> Iterator[Ju
     most, unit = PEAKS[sensor]
     if tally.peak > most and not scale and not (sensor == "gyro" and tally.rotations.quantile(0.95) > ROTATION):
         words = f"single samples reach {plain(tally.peak)} {unit}, which no sensor on a body measures"
-        yield "warning", "spikes", f"{words}; remove their rows: in normalization they drown all else"
+        yield "warning", "spikes", f"{words}; remove their rows, because they dominate the normalization"
 
 
 def _time(tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
     if tally.backward_share > 0.01:
         words = f"{tally.backward_share:.0%} of the times go backwards"
-        yield "warning", "unsorted_times", f"{words}; are several recordings mixed in one session?"
+        yield "warning", "unsorted_times", f"{words}; check whether several recordings are mixed in one session"
         return
     rate_hz = tally.rate_hz
     if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
@@ -214,15 +214,15 @@ def _time(tally: Tally, declared_hz: float | None) -> Iterator[Judgement]:
         return
     if declared_hz and abs(rate_hz / declared_hz - 1) > RATE_TOLERANCE:
         half = ", about half of it" if abs(rate_hz / declared_hz - 0.5) < 0.1 else ""
-        words = f"measured {rate_hz:.4g} samples a second{half}, declared {declared_hz:.4g} Hz"
+        words = f"measured {rate_hz:.4g} samples per second{half}, declared {declared_hz:.4g} Hz"
         yield "warning", "declared_rate", f"{words}; correct the declared rate, or look for lost samples"
     if tally.lost_share > LOST:
         words = f"about {tally.lost_share:.0%} of the samples are missing (gaps between the times of others)"
-        yield "warning", "lost_samples", f"{words}; was the sensor or its transmission overloaded?"
+        yield "warning", "lost_samples", f"{words}; check whether the sensor or its transmission was overloaded"
     if tally.equal_times_share > REPEATED:
         words = f"{tally.equal_times_share:.0%} of the samples carry the time of the one before"
         words = f"{words}; bursts of three and more are laid out evenly since the time before, others become their mean"
-        yield "warning", "equal_times", f"{words}: were times rounded, or rows written twice?"
+        yield "warning", "equal_times", f"{words}: check whether times were rounded or rows written twice"
     if tally.shifted_share > SHIFTED and rate_hz < INTERPOLATED_HZ:
         words = f"{tally.shifted_share:.1%} of the samples are stamped late or early, next to another"
         yield "warning", "shifted_times", f"{words}; they hardly count: are these times of arrival, or rounded?"
@@ -236,7 +236,7 @@ def _impossible_rate(tally: Tally) -> str:
     """Say that times cannot be right, and why they may be wrong."""
     if np.isinf(tally.rate_hz):
         words = f"{tally.equal_times_share:.0%} of the samples carry the time of the one before"
-        return f"{words}: times were rounded, or stand still; leave the column of times out and give rate_hz instead"
+        return f"{words}: times were rounded, or stand still; omit the column of times and give rate_hz instead"
     return f"{plain(tally.rate_hz)} samples a second; {_time_unit(tally.rate_hz)}"
 
 
@@ -258,19 +258,19 @@ def _time_unit(rate_hz: float) -> str:
 def _channels(tally: Tally) -> Iterator[Judgement]:
     if tally.mixed_share > MIXED:
         words = f"for {tally.mixed_share:.0%} of the time every second sample goes on where the one before it does not"
-        yield "warning", "mixed", f"{words}; are two persons or two phones mixed? Tell them apart by client"
+        yield "warning", "mixed", f"{words}; if two people or two phones are mixed, distinguish them by client"
         return
     constant = [axis for axis, still in zip(AXES, tally.constant, strict=True) if still]
     if constant:
         words = f"{' and '.join(constant)} never change{'s' if len(constant) == 1 else ''}"
-        yield "warning", "constant_channel", f"{words} in {tally.count} samples; is the right column read?"
+        yield "warning", "constant_channel", f"{words} in {tally.count} samples; check that the right column is read"
     if tally.zero_share > ZERO:
         words = f"for {tally.zero_share:.0%} of the time all three numbers are 0"
-        yield "warning", "zeros", f"{words}; did it drop out? Leave these rows empty, as samples that were lost"
+        yield "warning", "zeros", f"{words}; if it dropped out, leave these rows empty like lost samples"
         return
     if tally.frozen_share > FROZEN and len(constant) < len(AXES):
         words = f"for {tally.frozen_share:.0%} of the time it repeats the same three numbers"
-        yield "warning", "frozen", f"{words}; did it stop, or was it switched off?"
+        yield "warning", "frozen", f"{words}; check whether it stopped or was switched off"
     for first, second in tally.identical_axes():
         yield "warning", "identical_channels", f"{first} and {second} are the same numbers; is a column named twice?"
 
@@ -286,7 +286,7 @@ def _gravity(tally: Tally) -> Iterator[Judgement]:
     words = f"|acceleration| is {plain(level)} {'at rest' if still else 'for the most part'}"
     words = f"{words}, expected {STANDARD_GRAVITY:.2f} m/s²"
     if not (still and odd) and (level < WITHOUT_GRAVITY or not pulled):
-        yield "warning", "no_gravity", f"{words}; gravity seems to be taken out: take the acceleration that includes it"
+        yield "warning", "no_gravity", f"{words}; gravity seems to be removed: use the acceleration that includes it"
         return
     yield "warning", "gravity", f"{words}; {odd or 'check unit and scale'}"
 
@@ -314,7 +314,7 @@ def _silence(tally: Tally, other: Tally, name: str) -> Iterator[Judgement]:
     missing_s = other.covered_s - tally.covered_s
     if min(tally.count, other.count) >= MIN_SAMPLES and missing_s > max(LAG_S, SILENT * other.covered_s):
         words = f"it gave samples for {tally.covered_s:.0f} s, the {name} for {other.covered_s:.0f} s"
-        yield "warning", "silent", f"{words}; did it stop, or was it started late? Windows need both"
+        yield "warning", "silent", f"{words}; check whether it stopped or started late, because windows need both"
 
 
 def _clocks(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
@@ -334,7 +334,7 @@ def _of_both(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
     if min(acc.count, gyro.count) < MIN_SAMPLES or gyro.all_zero or acc.all_zero:
         return
     if acc.same_numbers(gyro):
-        words = "its numbers are those of the accelerometer; is the right column read?"
+        words = "its numbers equal the accelerometer's; check that the right column is read"
         yield "warning", "identical_channels", words
         return
     turning, shaking = gyro.rotations.quantile(0.95), acc.shaking.quantile(0.95)
@@ -350,14 +350,14 @@ def _of_both(acc: Tally, gyro: Tally) -> Iterator[Judgement]:
 def _reason(sensors: Mapping[str, Tally], window_s: float, max_gap_s: float) -> str:
     for sensor, name in SENSORS.items():
         if sensor not in sensors or not sensors[sensor].count:
-            return f"the {name} gave no samples; a window needs both sensors"
+            return f"the {name} has no samples; a window needs both sensors"
     acc, gyro = sensors["acc"], sensors["gyro"]
     for sensor, tally in sensors.items():
         if tally.count > 1 and not MIN_RATE_HZ <= tally.rate_hz <= MAX_RATE_HZ:
             return f"{SENSORS[sensor]}: {_impossible_rate(tally)}"
     if acc.last_s < gyro.first_s or gyro.last_s < acc.first_s:
         spans = f"{acc.first_s:.3f} to {acc.last_s:.3f} s and {gyro.first_s:.3f} to {gyro.last_s:.3f} s"
-        return f"accelerometer and gyroscope never meet in time ({spans}); do their clocks differ?"
+        return f"accelerometer and gyroscope don't overlap in time ({spans}); check their clocks"
     span_s = min(acc.last_s, gyro.last_s) - max(acc.first_s, gyro.first_s)
     if span_s < window_s:
         return f"both sensors together last {span_s:.2f} s, a window {window_s:.2f} s"

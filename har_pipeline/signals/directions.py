@@ -1,4 +1,4 @@
-"""Which way gravity points while people do the same, compared between clients: who carries the sensor otherwise.
+"""Compares clients' direction of gravity in the same activity, to find those who carry the sensor differently.
 
 No client's samples tell alone which way is up (all signs may be turned round together), nor whether its axes are those
 of the others. But people who do the same and wear the same device alike have gravity along the same axes; whoever

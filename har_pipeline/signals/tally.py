@@ -1,4 +1,4 @@
-"""What is counted of one sensor's samples while they pass, in memory that does not grow with them."""
+"""Counts statistics of one sensor's samples as they pass, in constant memory."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From samples in any order and rate to windows: one causal implementation for batches and devices."""
+"""Turns samples of any order and rate into windows, with one causal implementation for batches and devices."""

@@ -1,4 +1,4 @@
-"""Interpolation of a sensor that is slower than the grid, by local least squares over band-limited signals.
+"""Interpolates a sensor that is slower than the grid, by local least squares over band-limited signals.
 
 Between the samples of a slow sensor a plain kernel leaves images (a tone f comes back at rate − f), and under jitter
 its sum misses by a third at 0.4 of the rate. Here each grid point t has the weights a of the least mean square error

@@ -1,4 +1,4 @@
-"""The samples of one sensor between their arrival and their use: sorted, deduplicated, cut into runs at gaps.
+"""Buffers one sensor's samples between arrival and use: sorted, deduplicated, cut into runs at gaps.
 
 A run has one native rate, measured over its first RATE_SPAN_S. From it follow the filter and the longest gap: a sensor
 of 0.9 × the grid's rate and more has the settings' own, a slower one is interpolated in the band that it holds and

@@ -292,7 +292,7 @@ def _code(name: str, recording: Recording, index: int, labels: tuple[str, ...]) 
     if name in UNLABELLED:
         return NO_LABEL
     if name not in labels:
-        raise SettingsError(f"{recording.where(index)}: activity {name!r} is no label; {unknown_class(name, labels)}")
+        raise SettingsError(f"{recording.where(index)}: activity {name!r} isn't a label; {unknown_class(name, labels)}")
     return labels.index(name)
 
 

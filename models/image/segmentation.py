@@ -1,13 +1,13 @@
-"""Networks that give every pixel a class; a small one for devices of two cores.
+"""Segmentation networks: a small one for devices with two cores, and DeepLab-V3+ on MobileNet-V2.
 
-segmenter_small is ours, of known parts: an encoder of residual blocks (He et al., CVPR 2016, arXiv 1512.03385) and a
-decoder that joins its deepest maps with those of a quarter of the image's sides, as DeepLab-V3+ does (Chen et al.,
-ECCV 2018, arXiv 1802.02611). 332 011 parameters at 11 classes.
+segmenter_small is our small network from known parts: an encoder of residual blocks (He et al., CVPR 2016, arXiv
+1512.03385) and a decoder that joins its deepest maps with those of a quarter of the image's sides, as DeepLab-V3+ does
+(Chen et al., ECCV 2018, arXiv 1802.02611). 332 011 parameters at 11 classes.
 
-DeepLab-V3+ on MobileNet-V2, whose parameters have torchvision's names.
-Chen et al., 'Encoder-Decoder with Atrous Separable Convolution for Semantic Image Segmentation', ECCV 2018, arXiv
-1802.02611; the pyramid: Chen et al., 'Rethinking Atrous Convolution', 2017, arXiv 1706.05587; the encoder: Sandler et
-al., CVPR 2018, arXiv 1801.04381. 5 816 053 parameters at 21 classes.
+DeepLab-V3+ on MobileNet-V2 has torchvision's parameter names: Chen et al., 'Encoder-Decoder with Atrous Separable
+Convolution for Semantic Image Segmentation', ECCV 2018, arXiv 1802.02611; the pyramid: Chen et al., 'Rethinking Atrous
+Convolution', 2017, arXiv 1706.05587; the encoder: Sandler et al., CVPR 2018, arXiv 1801.04381. 5 816 053 parameters at
+21 classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convolution, normalization and pooling with the channels innermost in memory, which is how a CPU does them fast.
+"""Convolution, normalization and pooling with the channels innermost in memory, which is fast on CPUs.
 
 Pooling 64 maps of 28 × 28 takes 0.85 ms instead of 5.6, the HAR CNN's three convolutions 16.1 instead of 20.6 (CPU, one
 thread). torch's memory formats do the same, but not under vmap and not for signals. A permutation works everywhere and

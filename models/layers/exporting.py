@@ -1,4 +1,4 @@
-"""Whether layers are being written as an ONNX graph, whose operators lack some of torch's.
+"""A context in which layers use only ONNX operators, for export.
 
 Within `exporting()` a layer computes by what ONNX has, to the same bits where it draws masks or breaks ties. It is one
 process's matter for the moment of one export, so a context variable holds it.

@@ -1,4 +1,4 @@
-"""Tokens against prototypes: similarity, the Sinkhorn plan, assignment and the moving average.
+"""Matching of tokens and prototypes: similarity, the Sinkhorn plan, assignment and the moving average.
 
 Ek et al., FedAli, 2024, eq. 4 and 5 (see `models.layers.alp`).
 Cuturi, 'Sinkhorn Distances', NeurIPS 2013, arXiv 1306.0895.

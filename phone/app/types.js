@@ -135,7 +135,12 @@
  *   (n, 128, 6) → (n, D); the same array is computed once
  */
 
-/** @typedef {{orientationFree: readonly number[], gravity: readonly number[]}} Columns of an embedding; may be none */
+/**
+ * @typedef {object} Columns of an embedding; may be none
+ * @property {readonly number[]} orientationFree the same however the phone lies
+ * @property {readonly number[]} gravity that tell how the phone lies
+ * @property {readonly number[]} [acceleration] that a phone without a gyroscope has
+ */
 
 /** @typedef {import("./protocol/messages.generated.js").Plan} Plan The federation's, as it is announced. */
 

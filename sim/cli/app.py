@@ -5,36 +5,37 @@ from gaitway.command_line import CommandLine
 COMMANDS = {
     "run": (
         "run:run",
-        "Simulate a federation, and leave its scores, checkpoints, plots, models and report in a directory.",
+        "Simulate a federation, and write its scores, checkpoints, plots, models and report to a folder.",
     ),
     "sweep": (
         "sweep:sweep",
-        "Run every combination of some options, and compare what came out; the same command resumes after a crash.",
+        "Run every combination of some options, and compare the results; the same command resumes after a crash.",
     ),
     "presets": (
         "presets:presets",
-        "List the presets and each paper's tables and figures with the commands that make them; or explain some.",
+        "List the presets, and each paper's tables and figures with the commands that make them, or explain some.",
     ),
     "pretrain": (
         "pretrain:pretrain",
-        "Pretrain HART on windows without their labels in one place, for `sim run --init FILE`.",
+        "Pretrain HART on pooled windows without labels, for `sim run --init FILE`.",
     ),
     "analyse": (
         "reports:analyse",
-        "Look behind the scores: t-SNE, prototypes, attention, margins, entropy maps, loss, gradients, MMD and FFD.",
+        "Analyse runs beyond their scores: t-SNE, prototypes, attention, margins, entropy maps, loss, gradients, MMD, "
+        "FFD.",
     ),
     "attack": (
         "attack:attack",
-        "Attack what the server of a run sees of each device, and say in numbers what it could learn.",
+        "Attack what a run's server sees of each device, and measure what it could learn.",
     ),
     "compare": (
         "reports:compare",
-        "Put runs into one table, test them against a baseline seed by seed, and write HTML, Markdown and JSON.",
+        "Compare runs in one table, test them against a baseline seed by seed, and write HTML, Markdown and JSON.",
     ),
-    "report": ("reports:report", "Draw a run's plots and write its report.html again."),
-    "arena": ("arena:app", "Tables of results: declared in experiments/, run, and rendered."),
+    "report": ("reports:report", "Redraw a run's plots and rewrite its report.html."),
+    "arena": ("arena:app", "Run and render the tables of results that experiments/ declares."),
 }
-"""Where each command is, and what it is for."""
+"""Each command's location and purpose."""
 
 app = CommandLine(rich_markup_mode="rich")
 for _name, (_place, _purpose) in COMMANDS.items():

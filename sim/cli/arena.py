@@ -40,12 +40,12 @@ from sim.sweep.processes import CellPhase, run_cells
 
 DOCS = Path("docs")
 MARKED = (*(Path(f"docs/{name}.md") for name in ("methods", "privacy")), Path("README.md"))
-"""Documents whose numbers between marks are rendered."""
+"""Documents with rendered numbers between marks."""
 
-app = CommandLine(help="Tables of results: declared in experiments/, run, and rendered.")
+app = CommandLine(help="Run and render the tables of results that experiments/ declares.")
 
-Root = Annotated[Path | None, typer.Option(help="Folder or archive of the data; only generated data need none.")]
-Runs = Annotated[Path, typer.Option(help="Where the runs lie; the same command resumes them.")]
+Root = Annotated[Path | None, typer.Option(help="Folder or archive of the data; not needed for generated data.")]
+Runs = Annotated[Path, typer.Option(help="Folder of the runs; the same command resumes them.")]
 RUNS = Path("runs/arena")
 
 
@@ -55,7 +55,7 @@ class TableArguments:
 
     name: Annotated[str, typer.Argument(help="A table: experiments/NAME.toml.")]
     data_root: Root = None
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, one thread each.")] = 1
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Concurrent runs, one thread each.")] = 1
     only_set: Annotated[list[str] | None, typer.Option("--set", help="Only this data set; repeatable.")] = None
     arm: Annotated[list[str] | None, typer.Option(help="Only this arm; repeatable.")] = None
     device: Annotated[str, typer.Option(help="cpu or cuda; several runs share a GPU, best under NVIDIA's MPS.")] = "cpu"
@@ -66,7 +66,7 @@ class TableArguments:
 @app.command("run")
 @taking(TableArguments)
 def run_command(args: TableArguments) -> None:
-    """Run what no summary of a table holds yet; a killed one is resumed by the same command.
+    """Run a table's cells that have no summary yet; the same command resumes after a crash.
 
     For example: python -m sim arena run analytic --data-root ../shared/data --jobs 2
     """
@@ -93,7 +93,7 @@ def run_command(args: TableArguments) -> None:
         console.print(f"[bold red]{escape(key)} failed:[/bold red] {escape(reason)}", soft_wrap=True)
     if failed:
         raise typer.Exit(ExitCode.FAILED)
-    console.print("All cells are there; `python -m sim arena render` writes the tables.")
+    console.print("All cells are done; `python -m sim arena render` writes the tables.")
 
 
 def _check_names(option: str, given: list[str] | None, known: list[str]) -> None:
@@ -104,10 +104,11 @@ def _check_names(option: str, given: list[str] | None, known: list[str]) -> None
 @app.command("render")
 def render_command(
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit with 1 where a page is not what would be written.")
+        bool, typer.Option("--check", help="Write nothing; exit with 1 if a page is out of date.")
     ] = False,
 ) -> None:
-    """Write the page of results, its figures and the numbers between marks elsewhere, from the summaries alone."""
+    """Write the page of results, its figures, and the numbers between marks in other pages, from the summaries
+    alone."""
     with cli_errors():
         known = read_summaries(SUMMARIES)
         pages = {DOCS / "results.md": render(TABLES, known), DOCS / "measures.csv": render_measures(TABLES, known)}
@@ -116,7 +117,7 @@ def render_command(
             pages[path] = render_marks(path.read_text("utf-8"), TABLES, known)
         stale = [path for path, text in pages.items() if not path.is_file() or path.read_text("utf-8") != text]
         if check and stale:
-            words = f"{stale[0]} is not what the summaries say; run `python -m sim arena render`"
+            words = f"{stale[0]} doesn't match the summaries; run `python -m sim arena render`"
             console.print(f"[bold red]failed:[/bold red] {escape(words)}", soft_wrap=True)
             raise typer.Exit(ExitCode.FAILED)
         for path in stale:
@@ -127,7 +128,7 @@ def render_command(
 
 @app.command("cell")
 def cell_command(key: Annotated[str, typer.Argument(help="A summary's name in docs/results.")]) -> None:
-    """Print the command that makes one cell again, after that of its pretraining if it has one, and what came of it."""
+    """Print the command that reproduces a cell, after that of its pretraining if it has one, and its result."""
     with cli_errors():
         summary = _summary(key)
         first = pretrained_key(summary.arguments)
@@ -142,13 +143,15 @@ def cell_command(key: Annotated[str, typer.Argument(help="A summary's name in do
 
 @app.command("replay")
 def replay_command(
-    key: Annotated[str | None, typer.Argument(help="A summary's name; without it one is drawn.")] = None,
+    key: Annotated[str | None, typer.Argument(help="A summary's name (default: a random one).")] = None,
     data_root: Root = None,
-    max_seconds: Annotated[float, typer.Option(min=0.1, help="Draw among runs that took no longer.")] = 60.0,
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    max_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Only draw among runs that took at most this long.")
+    ] = 60.0,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
     cache: CacheOption = None,
 ) -> None:
-    """Make one cell again, and fail if its scores differ from the summary."""
+    """Rerun a cell, and fail if its scores differ from the summary."""
     with cli_errors(), tempfile.TemporaryDirectory() as folder:
         known = read_summaries(SUMMARIES)
         chosen = key or draw_cell(known, max_seconds, seed)
@@ -158,7 +161,7 @@ def replay_command(
     for score in found:
         console.print(f"[red]{score.measure}: the summary has {score.before}, this run {score.now}[/red]")
     if before.data_sha256 != now.data_sha256:
-        console.print("The data is not that of the summary: another version of the files, or of the pipeline.")
+        console.print("The data differ from the summary's: the files or the pipeline have another version.")
     if found:
         raise typer.Exit(ExitCode.FAILED)
     console.print(f"{chosen}: the same scores.")

@@ -26,51 +26,51 @@ class AttackArguments:
     """The options of `attack`."""
 
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of a finished run, or a plan (TOML or JSON) with --data.")
+        Path, typer.Argument(metavar="RUN", help="Folder of a finished run, or a plan (TOML or JSON) with --data.")
     ]
     data_root: Annotated[
-        Path | None, typer.Option(help="Folder or archive of the recordings; only generated data need none.")
+        Path | None, typer.Option(help="Folder or archive of the recordings; not needed for generated data.")
     ] = None
     data: Annotated[
-        str | None, typer.Option(help="The data set of a plan's devices; a run's directory is read without.")
+        str | None, typer.Option(help="The data set of a plan's devices; not needed for a run's folder.")
     ] = None
     cache: CacheOption = None
     at: Annotated[
         Literal["start", "end"],
         typer.Option(
-            help="The run's first round, whose model has learnt nothing, or the one after its last, which begins with "
-            "the server's state in RUN/checkpoint.bin; the files in RUN/models are not read."
+            help="Round to attack: the run's first, whose model has learnt nothing, or the one after its last, which "
+            "starts from the server's state in RUN/checkpoint.bin; the files in RUN/models aren't read."
         ),
     ] = "start"
     noise: Annotated[
         float,
         typer.Option(
-            help="Deviation of the noise in the sum, in bounds of one device's norm, where the plan has none "
+            help="Deviation of the noise in the sum, in units of one device's norm bound, if the plan has none "
             "(secure.noise_multiplier). 1 is ε = 4.7 at δ = 1e-5 for one release."
         ),
     ] = 1.0
-    devices: Annotated[int, typer.Option(help="Attack so many devices, drawn at random.", min=4)] = 24
+    devices: Annotated[int, typer.Option(help="Number of random devices to attack.", min=4)] = 24
     steps: Annotated[int, typer.Option(help="Steps of the search for a window by its gradient.", min=1)] = 120
     only: Annotated[list[str] | None, typer.Option(help=f"Only this attack, of {_ATTACKS}; repeatable.")] = None
-    out: Annotated[Path | None, typer.Option(help="Folder of the page; by default RUN/attack.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print attack.json, and all else to stderr.")] = False
+    out: Annotated[Path | None, typer.Option(help="Folder of the page (default: RUN/attack).")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print attack.json, and everything else to stderr.")] = False
 
 
 @taking(AttackArguments)
 def attack(args: AttackArguments) -> None:
-    """Attack what the server of a run sees of each device, and say in numbers what it could learn.
+    """Attack what a run's server sees of each device, and measure what it could learn.
 
-    One round is made again, and attacked as the server could that had it in clear, with noise, as a secure sum of the
-    fewest devices that the plan allows, of all, and with both:
+    This repeats one round, and attacks what the server would see: updates in the clear, with noise, as a secure sum of
+    the fewest devices that the plan allows, of all devices, and with both:
 
-    labels: how much of each activity a device has, out of what it sends;
-    batch_labels: the same out of the gradient of one batch;
+    labels: a device's share of each activity, from what it sends;
+    batch_labels: the same from the gradient of one batch;
     inversion: windows reconstructed from a gradient;
-    membership: whether a window is one that the device has learnt from;
-    features: mean features of each activity, out of analytic sums or prototypes.
+    membership: whether the device has trained on a window;
+    features: mean features of each activity, from analytic sums or prototypes.
 
-    Each score stands beside that of guessing, and the difference, the attacker's advantage, has a 95 % interval over
-    the devices. Read attack.html first; attack.json has each device.
+    Each score is shown next to that of guessing; the difference, the attacker's advantage, has a 95% interval over the
+    devices. Read attack.html first; attack.json has each device.
 
     For example: python -m sim attack runs/motionsense-fedavg --data-root ../shared/data
     """
@@ -85,7 +85,7 @@ def attack(args: AttackArguments) -> None:
         options = AttackOptions(args.at, tuple(args.only or ()), args.noise, args.devices, args.steps)
         is_plan = args.run.is_file()
         if is_plan and args.at == "end":
-            raise SettingsError("--at end: a plan has no last round; give the directory of a run")
+            raise SettingsError("--at end: a plan has no last round; give a run's folder")
         folder = args.out or (args.run.with_suffix("") if is_plan else args.run) / "attack"
         with bar("opening the run") as (shown, line):
 
@@ -110,7 +110,7 @@ def attack(args: AttackArguments) -> None:
 def _opened(
     run: Path, data: str | None, root: Path | None, cache: Path, progress: Callable[[str, int, int], None]
 ) -> tuple[Experiment, FederatedData]:
-    """Return the settings and the examples of a run's directory, or of a plan's file."""
+    """Return the settings and the examples of a run's folder or a plan file."""
     if not run.is_file():
         from sim.reports.analysis.finished import open_run
 
@@ -121,7 +121,7 @@ def _opened(
     from sim.run import load_data, resolve
 
     if data is None:
-        raise SettingsError(f"{run} is a plan: say by --data whose examples its devices have")
+        raise SettingsError(f"{run} is a plan: give its devices' data set with --data")
     plan = read_plan(run)
     settings = describe(with_defaults(None, {"data": data, "set": []}, options_of(plan)), None, plan)
     return settings, load_data(

@@ -1,4 +1,4 @@
-"""What the commands show while they work: a progress bar, the round's line, and errors in one line."""
+"""The commands' output while they run: a progress bar, the round's line, and errors in one line."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from sim.scores.records import RoundRecord
 
 console = Console()
 
-CACHE_HELP = "Where processed windows are kept. Default: the folder that `gaitway cache` shows."
+CACHE_HELP = "Folder for processed windows. Default: the folder that `gaitway cache` shows."
 CacheOption = Annotated[Path | None, typer.Option(help=CACHE_HELP)]
 
 
 @contextmanager
 def bar(title: str, total: int | None = None) -> Iterator[tuple[ProgressDisplay, TaskID]]:
-    """Show one progress bar as long as the block runs."""
+    """Show one progress bar while the block runs."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with ProgressDisplay(*columns, TimeRemaining(), console=console) as progress:
         yield progress, progress.add_task(title, total=total)
 
 
 def round_line(record: RoundRecord, task: Task) -> str:
-    """Say in a few words how a round went."""
+    """Summarize a round in one line."""
     own, loss, name = record.personalization, record.train_loss, task.primary_metric
     score = f" personalization {task.metric_kinds[name].text(own[name].mean)}" if own else ""
     went = record.failed or (f"loss {loss:.3f}" if loss is not None else "measured") + score
@@ -47,7 +47,7 @@ def round_line(record: RoundRecord, task: Task) -> str:
 
 @contextmanager
 def cli_errors() -> Iterator[None]:
-    """Print errors that the user can mend as one line on standard error, and exit with 2."""
+    """Print errors that the user can fix as one line on standard error, and exit with 2."""
     try:
         yield
     except (SimError, FederationError, PipelineError, ModelError, OSError) as error:
@@ -58,7 +58,7 @@ def cli_errors() -> Iterator[None]:
 def taking(
     kind: type[Any], more: Mapping[str, Any] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Show typer the fields of a dataclass, and `more` options by their annotations, as a command's parameters.
+    """Show typer a dataclass's fields, and `more` options by their annotations, as a command's parameters.
 
     The command is called with an object of the dataclass, and with a dictionary of the other options if there are any.
     """

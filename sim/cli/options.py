@@ -1,4 +1,4 @@
-"""From the options of the command line, and a plan file, to the experiment of a run."""
+"""Builds a run's experiment from the command line's options and a plan file."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SECTIONS = (
     "rollout",
 )
 _FROM_OPTIONS = ("training", "rounds", "secure", "data")
-"""Sections of the plan some of whose keys are options."""
+"""Sections of the plan with keys that are also options."""
 _READ_APART = frozenset({"data", "partition", "holdout", "init"})
-"""Options whose text is not the field's value."""
+"""Options whose text isn't the field's value."""
 
 
 def describe(options: Mapping[str, Any], preset: str | None, plan: Plan | None) -> Experiment:
@@ -55,7 +55,7 @@ def build_experiment(
     `labels` are the classes of the data set.
 
     Raises:
-        SettingsError: for a value that does not fit, naming it, or a plan for other classes than those of the data.
+        SettingsError: for an invalid value, naming it, or a plan for other classes than the data's.
     """
     extra = assignments(options["set"])
     base: dict[str, Any] = plan.model_dump(mode="json", exclude_unset=True) if plan else {}
@@ -112,7 +112,7 @@ def build_experiment(
 def _initialization(
     path: Path | None, spec: InputSpec, data: Mapping[str, Any], preset: str | None
 ) -> Initialization | None:
-    """Return the weights to start from, which were trained on such windows as the run's."""
+    """Return the initial weights, which must have been trained on windows like the run's."""
     init = initialization(path)
     check_windows(init, spec, data["normalization"], preset)
     return init
@@ -121,10 +121,10 @@ def _initialization(
 def _sections(
     base: Mapping[str, Any], options: Mapping[str, Any], extra: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Lay options over a plan's sections; where the server sees sums alone, no rule judges updates unless asked to."""
+    """Merge options into a plan's sections; if the server sees only sums, no rule screens updates by default."""
     sections = {name: {**base.get(name, {}), **_from_options(options, name)} for name in _FROM_OPTIONS}
     if {**sections["secure"], **extra["secure"]}["mode"] != "off":
-        # two rules that are on by default would judge single updates
+        # two rules that are on by default would screen single updates
         sections["rounds"] = {"norm_factor": None, "max_weight_ratio": None, **sections["rounds"]}
     return sections
 
@@ -133,22 +133,22 @@ def _check_labels(plan: Plan, labels: tuple[str, ...], data: str) -> None:
     if labels != plan.labels:
         raise SettingsError(
             f"the plan is for the classes {', '.join(plan.labels)}, {data} has {', '.join(labels)}; "
-            "give the plan's data by --data, and its options by --set data.KEY"
+            "give the plan's data with --data, and its options with --set data.KEY"
         )
 
 
 def _normalization(networks: Sequence[ModelSpec], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave windows as they were measured where a network takes them so, and nobody asks for another normalization.
+    """Leave windows unnormalized if a network needs raw ones and no other normalization is requested.
 
     Raises:
-        SettingsError: if somebody does.
+        SettingsError: if one is requested.
     """
     raw = [spec.name for spec in networks if spec.name in MODELS and MODELS[spec.name].takes_raw_input]
     wanted = data.get("normalization", DEFAULTS["normalization"])
     if not raw or wanted == "none":
         return dict(data)
     if wanted != DEFAULTS["normalization"] or len(raw) < len(networks):
-        raise SettingsError(f"{raw[0]} takes windows as they were measured; give --normalization none")
+        raise SettingsError(f"{raw[0]} needs raw windows; use --normalization none")
     return {**data, "normalization": "none"}
 
 
@@ -156,7 +156,7 @@ def read_plan(path: Path) -> Plan:
     """Read a plan.
 
     Raises:
-        SettingsError: if the file is not there or not a plan, naming the key.
+        SettingsError: if the file doesn't exist or isn't a plan, naming the key.
     """
     try:
         return plan_in(path)
@@ -165,20 +165,20 @@ def read_plan(path: Path) -> Plan:
 
 
 def options_of(plan: Plan) -> dict[str, Any]:
-    """Return those options that a plan gives; what it leaves to its defaults is given as well."""
+    """Return a plan's values as options, including its defaults."""
     found = {name: option.value(plan) for name, option in PLAN_OPTIONS.items()}
     return {**found, "model": "+".join(spec.name for spec in (plan.model, *plan.alternatives))}
 
 
 def described_by(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with a description of recordings in them, as `--set data.KEY`, over which those given win.
+    """Return options with a description of recordings added as `--set data.KEY`, which given options override.
 
     Raises:
-        SettingsError: if another data set is asked for.
-        har_pipeline.SettingsError: if the description cannot be read, naming the key.
+        SettingsError: if another data set is requested. har_pipeline.SettingsError: if the description cannot be read,
+        naming the key.
     """
     if (data := options.get("data")) not in (None, DESCRIBED):
-        raise SettingsError(f"--describe is of a data set of its own; leave --data {data} out")
+        raise SettingsError(f"--describe replaces the data set; leave out --data {data}")
     keys = read_description(path).to_json()
     own = [f"data.{key}={json.dumps(value)}" for key, value in keys.items()]
     return {**options, "data": DESCRIBED, "set": [*own, *options.get("set", ())]}
@@ -189,12 +189,12 @@ def _from_options(options: Mapping[str, Any], section: str) -> dict[str, Any]:
 
 
 def _of_the_same(described: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return what a plan sets of its method or task, unless another one is asked for."""
+    """Return a plan's settings of its method or task, unless another one is requested."""
     return described if described.get("name") == name else {}
 
 
 def _network_options(plan: Plan | None, names: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plan's options of its networks as `N.KEY`, but for those that are given for all networks."""
+    """Return the plan's options of its networks as `N.KEY`, except those given for all networks."""
     if plan is None or options_of(plan)["model"] != names:
         return {}
     specs = enumerate((plan.model, *plan.alternatives), 1)
@@ -210,7 +210,7 @@ def _partition(kind: str | None, options: Mapping[str, Any]) -> dict[str, Any] |
     if kind is not None:
         return partition_to_json(partition_from_json({"kind": kind, **options}))
     if options:
-        raise SettingsError(f"--set partition.{next(iter(options))}: there is no --partition to set it of")
+        raise SettingsError(f"--set partition.{next(iter(options))} needs --partition")
     return None
 
 

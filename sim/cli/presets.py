@@ -1,4 +1,4 @@
-"""The command `presets`, which also shows what a preset's clients get, without the images themselves."""
+"""The command `presets`, which also shows the shares of a preset's clients, without reading images."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sim.presets.preset import Options
 
 
 class PresetShares(NamedTuple):
-    """Who got which of the images, whose classes are y (n,) and `labels`."""
+    """The clients' shares of images with classes y (n,), named by `labels`."""
 
     shares: Mapping[str, Share]
     y: npt.NDArray[np.int64]
@@ -59,7 +59,7 @@ def deals_voc(preset: Preset) -> bool:
 
 
 def partition_preset(name: str, preset: Preset, objects: npt.NDArray[np.int64], seed: int) -> PresetShares:
-    """Deal images whose object classes (n,) are 0 to 19 as a run of this preset would deal them.
+    """Divide images with object classes (n,) 0 to 19 as a run of this preset would.
 
     Raises:
         SettingsError: if the preset is for other data.
@@ -83,26 +83,26 @@ def presets(
         typer.Argument(
             metavar="[NAME]…",
             help="Explain these presets, or list a paper's tables and figures (ek2024, tan2022, michieli2021, "
-            "qiao2023); without any, all are listed.",
+            "qiao2023); default: list all.",
             autocompletion=completion(lambda: [*PRESETS, *PAPERS]),
         ),
     ] = None,
     classes: Annotated[
         Path | None,
         typer.Option(
-            help="Deal images of Pascal VOC by the presets' partitions, from facts about their masks alone: a CSV "
+            help="Divide images of Pascal VOC by the presets' partitions, from facts about their masks alone: a CSV "
             "file, or CSV.gz, with the columns image, in_train_aug (1 or 0) and classes (numbers 1 to 20). By default "
             "nothing is dealt."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the partition, with --classes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the partition, with --classes.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="With --classes, also draw each partition and its clients' classes into this folder."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON, with all that they set.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the presets with all their settings as JSON.")] = False,
 ) -> None:
-    """List the presets and each paper's tables and figures with the commands that make them; or explain some.
+    """List the presets, and each paper's tables and figures with the commands that make them, or explain some.
 
     For example: python -m sim presets tan2022 michieli2021-voc-0.1
     """
@@ -135,7 +135,7 @@ def _list() -> None:
 
 
 def _list_exhibits(name: str) -> None:
-    """Print a paper's tables and figures: what each shows, what both have, and the commands that make ours."""
+    """Print a paper's tables and figures: what each shows, the paper's and our result, and our commands."""
     paper = paper_named(name)
     console.print(f"\n{paper.title}", style="bold", highlight=False)
     for item in paper.exhibit:
@@ -147,7 +147,7 @@ def _list_exhibits(name: str) -> None:
 
 
 def _explained(name: str, preset: Preset) -> Table:
-    """Return what a preset sets for its method, what it changes with others, and where it departs from its paper."""
+    """Return a preset's settings for its method, its changes for others, and its departures from the paper."""
     table = Table(title=f"{name}: {preset.about}", box=box.SIMPLE, title_justify="left", title_style="bold")
     table.show_header = False
     table.add_column(no_wrap=True)
@@ -172,7 +172,7 @@ def _words(options: Options) -> list[str]:
 
 
 def _deal(chosen: dict[str, Preset], facts: Path, seed: int, out: Path | None) -> None:
-    """Print what each preset's clients get, beside what the paper reports; by default of all that divide VOC."""
+    """Print each preset's shares next to the paper's figures; by default for all presets that divide VOC."""
     from sim.data.images.voc import single_class_images
     from sim.data.partitions.table import partition_table
     from sim.reports.figures.partition import draw_classes, draw_partition

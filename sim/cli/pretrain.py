@@ -1,4 +1,4 @@
-"""The command `pretrain`: masked reconstruction in one place, which is a run like any other.
+"""The command `pretrain`: centralized masked reconstruction, which is a run like any other.
 
 Ek et al., FedAli, 2024, arXiv 2411.10595, section 5 'Pretraining' and appendix E: Adam 3e-4, batches of 128, 200
 epochs; the network is `models.mae`, which says how much of a window is masked. All windows are trained on, so there is
@@ -38,8 +38,8 @@ class PretrainArguments:
     out: Annotated[
         Path,
         typer.Option(
-            help="The checkpoint to write; the run, with its report, lies in a folder of that name without the suffix, "
-            "and the same command resumes it after a crash."
+            help="The checkpoint to write. The run and its report are in a folder of that name without the suffix; "
+            "the same command resumes after a crash."
         ),
     ]
     for_: Annotated[
@@ -47,20 +47,20 @@ class PretrainArguments:
         typer.Option(
             "--for",
             metavar="PRESET",
-            help="The preset that will start from these weights: windows are normalized, resampled and filtered as its "
-            "own, the network has its options, and --data is what it names. `sim run --init` refuses other windows. By "
-            "default they are as those of a run without a preset.",
+            help="The preset that will start from these weights. It sets the windows' normalization, resampling and "
+            "filter, the network's options, and --data; `sim run --init` refuses other windows. Default: as for "
+            "a run without a preset.",
         ),
     ] = None
     data: Annotated[
         str | None,
         typer.Option(
-            help="Recordings, such as motionsense+ucihar. All their windows are trained on. Default: those that the "
-            f"preset of --for names, or else {_DEFAULT_DATA}."
+            help="Recordings, such as motionsense+ucihar. Training uses all their windows. Default: those of the "
+            "preset in --for, or else {_DEFAULT_DATA}."
         ),
     ] = None
     data_root: Annotated[
-        Path | None, typer.Option(help="Folder or archive of the recordings; only generated data need none.")
+        Path | None, typer.Option(help="Folder or archive of the recordings; not needed for generated data.")
     ] = None
     cache: CacheOption = None
     model: Annotated[str, typer.Option(help="hart or hart_alp.")] = _DEFAULT_MODEL
@@ -68,7 +68,7 @@ class PretrainArguments:
         list[str] | None,
         typer.Option(
             "--set",
-            help="model.KEY, task.KEY, data.KEY or pipeline.KEY, as `run` takes them; repeatable. task.masked=0.6, the "
+            help="model.KEY, task.KEY, data.KEY or pipeline.KEY, as in `run`; repeatable. task.masked=0.6, the "
             "default, hides 4 of a window's 8 patches, task.masked=0.625 hides 5; data.normalization=federated "
             "normalizes for a run of that normalization without a preset.",
         ),
@@ -83,9 +83,9 @@ class PretrainArguments:
 
 @taking(PretrainArguments)
 def pretrain(args: PretrainArguments) -> None:
-    """Pretrain HART on windows without their labels in one place, for `sim run --init FILE`.
+    """Pretrain HART on pooled windows without labels, for `sim run --init FILE`.
 
-    It stands for `sim run --task masked_reconstruction --method centralized` on all windows; any other method that
+    It is short for `sim run --task masked_reconstruction --method centralized` on all windows. Any other method that
     shares parameters pretrains as a federation, and `sim run --init DIR` starts from its run.
 
     For example: python -m sim pretrain --for ucihar-hart-pretrained --data-root ../shared/data --epochs 20
@@ -115,7 +115,7 @@ def pretrain(args: PretrainArguments) -> None:
 
 
 def _of_preset(name: str, model: str) -> tuple[dict[str, Any], str]:
-    """Return what a pretraining takes from the preset that it's for, and the recordings that this preset names.
+    """Return the settings that a pretraining takes from its preset, and the preset's recordings.
 
     Raises:
         SettingsError: for an unknown preset.

@@ -1,4 +1,4 @@
-"""Commands that look at finished runs: analyse, compare, report."""
+"""Commands for finished runs: analyse, compare, report."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from sim.errors import SettingsError
 
 
 def analyse(
-    runs: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Directories of finished runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Folders of finished runs.")],
     data_root: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder or archive of the recordings that the runs were made from; only generated data need none."
-        ),
+        typer.Option(help="Folder or archive of the runs' recordings; not needed for generated data."),
     ] = None,
     cache: CacheOption = None,
     centralized: Annotated[
@@ -34,12 +32,12 @@ def analyse(
     together: Annotated[
         Path | None,
         typer.Option(
-            help="Instead: draw the runs together into this folder: by method what they measured in each round, and "
-            "their scores over the options that they differ in."
+            help="Instead, plot the runs together into this folder: their measurements per round by method, and their "
+            "scores over the options in which they differ."
         ),
     ] = None,
 ) -> list[str]:
-    """Look behind the scores: t-SNE, prototypes, attention, margins, entropy maps, loss, gradients, MMD and FFD.
+    """Analyse runs beyond their scores: t-SNE, prototypes, attention, margins, entropy maps, loss, gradients, MMD, FFD.
 
     For example: python -m sim analyse runs/motionsense-fedali --data-root ../shared/data
     --centralized runs/motionsense-centralized --against runs/motionsense-fedavg
@@ -65,7 +63,7 @@ def _pages(
 
     if against and not centralized:
         raise SettingsError(
-            "--against compares distances to a centralized model's features; give --centralized DIR too"
+            "--against compares distances to a centralized model's features; also give --centralized DIR"
         )
     with bar("opening the runs") as (shown, line):
 
@@ -82,15 +80,17 @@ def _pages(
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Directories of finished runs, or of sweeps.")],
-    out: Annotated[Path, typer.Option(help="Where the comparison is written.")] = Path("comparison"),
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs or sweeps.")],
+    out: Annotated[Path, typer.Option(help="Folder for the comparison.")] = Path("comparison"),
     baseline: Annotated[
-        str | None, typer.Option(help="Method or row that the others are tested against; by default fedavg.")
+        str | None, typer.Option(help="Method or row to test the others against (default: fedavg).")
     ] = None,
     select: SelectOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json, and all else to stderr.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print comparison.json, and everything else to stderr.")
+    ] = False,
 ) -> None:
-    """Put runs into one table, test them against a baseline seed by seed, and write HTML, Markdown and JSON."""
+    """Compare runs in one table, test them against a baseline seed by seed, and write HTML, Markdown and JSON."""
     from sim.reports.comparison.compare import compare as compare_runs
     from sim.reports.comparison.tables import print_comparison
 
@@ -102,8 +102,8 @@ def compare(
             print((out / "comparison.json").read_text("utf-8"), end="")
 
 
-def report(run: Annotated[Path, typer.Argument(help="Directory of a run.")]) -> None:
-    """Draw a run's plots and write its report.html again."""
+def report(run: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> None:
+    """Redraw a run's plots and rewrite its report.html."""
     from sim.reports.figures.run_figures import draw_run
     from sim.reports.report import write_report
     from sim.results.run_directory import RunDirectory

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from sim.run import Places
 
 TITLES = {"engine": "Engine", "client_store": "Models", "attack": "Hostile"}
-"""How what a run reports once is called where it is printed."""
+"""Printed names of what a run reports once."""
 _LISTED = {
     "data": [f"One of {', '.join(source_names())}."],
     "partition": [f"One of {', '.join(PARTITIONS)}."],
     "task": [f"One of {', '.join(TASKS)}."],
     "init": [f"With torchvision's: {', '.join(starting_from_published())}."],
 }
-"""What is added to an option's help from the tables."""
+"""Additions to options' help from the tables."""
 COMPLETED: dict[str, Callable[[], Iterable[str]]] = {
     "data": source_names,
     "method": lambda: METHODS,
@@ -73,19 +73,19 @@ def _annotation(name: str, option: Option) -> Any:
 class RunArguments:
     """The options of `run`."""
 
-    out: Annotated[Path, typer.Option(help="Directory of the run; the same command resumes it after a crash.")]
+    out: Annotated[Path, typer.Option(help="Folder of the run; the same command resumes after a crash.")]
     plan: Annotated[
         Path | None,
         typer.Option(
-            help="The description of a federation, TOML or JSON, as `POST /v1/federations` takes it and every run "
-            "directory holds it (plan.json); without it the defaults below; options and --set win over it.",
+            help="A federation's plan, TOML or JSON, as for `POST /v1/federations` and in every run's folder "
+            "(plan.json); options and --set override it (default: the defaults below).",
             rich_help_panel=METHOD,
         ),
     ] = None
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Start from a preset; see `presets`. Without it the defaults below.",
+            help="Start from a preset; see `presets` (default: the defaults below).",
             rich_help_panel=METHOD,
             autocompletion=completion(lambda: PRESETS),
         ),
@@ -96,29 +96,29 @@ class RunArguments:
             "--set",
             help="A method's hyper-parameter (mu=0.1), or model.KEY (model.2.KEY for the second of several), "
             "data.KEY, partition.KEY, pipeline.KEY, training.KEY, rounds.KEY, rollout.KEY, holdout.epochs; repeatable. "
-            "As on a server, weights are capped and updates that go too far are left out: rounds.max_weight_ratio=null "
-            "and rounds.norm_factor=null switch it off, as every preset does.",
+            "As on a server, weights are capped and updates with too large norms are left out; "
+            "rounds.max_weight_ratio=null and rounds.norm_factor=null switch this off, as every preset does.",
             rich_help_panel=METHOD,
         ),
     ] = None
     data_root: Annotated[
         Path | None,
-        typer.Option(help="Folder or archive of the data; only generated data need none.", rich_help_panel=DATA),
+        typer.Option(help="Folder or archive of the data; not needed for generated data.", rich_help_panel=DATA),
     ] = None
     describe_: Annotated[
         Path | None,
         typer.Option(
             "--describe",
-            help="Instead of --data any recordings under --data-root: a TOML file that describes them, as "
-            "`python -m har_pipeline describe` writes; the run keeps what it says. It stands for --data described "
-            "and --set data.KEY for each of its keys.",
+            help="Instead of --data, a TOML description of any recordings under --data-root, as written by `python -m "
+            "har_pipeline describe`; the run stores its content. Equals --data described with --set data.KEY for "
+            "each of its keys.",
             rich_help_panel=DATA,
         ),
     ] = None
     cache: Annotated[Path | None, typer.Option(help=CACHE_HELP, rich_help_panel=DATA)] = None
     client_store_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder for --client-store disk; by default the run's.", rich_help_panel=RUNNING),
+        typer.Option(help="Folder for --client-store disk (default: the run's).", rich_help_panel=RUNNING),
     ] = None
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUNNING)] = (
         60.0
@@ -126,8 +126,8 @@ class RunArguments:
     log: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Also write the scores to {' or '.join(TRACKERS)}, if it is installed; repeatable. MLflow's server "
-            "is that of MLFLOW_TRACKING_URI; TensorBoard's files are in the run's directory.",
+            help=f"Also write the scores to {' or '.join(TRACKERS)}, if installed; repeatable. MLflow's server is "
+            f"MLFLOW_TRACKING_URI; TensorBoard's files are in the run's folder.",
             rich_help_panel=RUNNING,
         ),
     ] = None
@@ -141,14 +141,16 @@ class RunArguments:
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print the summary as JSON at the end, and all else to stderr.", rich_help_panel=RUNNING
+            "--json",
+            help="Print the summary as JSON at the end, and everything else to stderr.",
+            rich_help_panel=RUNNING,
         ),
     ] = False
 
 
 @taking(RunArguments, {name: _annotation(name, option) for name, option in OPTIONS.items()})
 def run(args: RunArguments, options: dict[str, Any]) -> None:
-    """Simulate a federation, and leave its scores, checkpoints, plots, models and report in a directory.
+    """Simulate a federation, and write its scores, checkpoints, plots, models and report to a folder.
 
     For example: python -m sim run --data motionsense --data-root ../shared/data --model hart_alp --method fedali
     --rounds 20 --out runs/motionsense-fedali
@@ -157,7 +159,7 @@ def run(args: RunArguments, options: dict[str, Any]) -> None:
 
     places = Places(args.data_root, args.cache or default_cache_dir(), args.client_store_dir, args.checkpoint_every)
     console.stderr = args.as_json
-    with cli_errors(), resumable("The same command goes on where it was."):
+    with cli_errors(), resumable("Run the same command again to resume."):
         federation = read_plan(args.plan) if args.plan else None
         options["set"] = args.set_ or []
         if args.describe_:
@@ -198,13 +200,13 @@ def simulate(
         path = write_report(directory, figures=figures)
     print_summary(directory, console)
     if new := new_clients_table(directory):
-        console.print(printed_table(new._replace(title="New clients, who took no part; each on its own test set")))
+        console.print(printed_table(new._replace(title="New clients, which took no part; each on its own test set")))
     console.print(f"Report: [bold]{path}[/bold]")
     return summary
 
 
 class _Screen(RunCallback):
-    """Prints what a run has chosen and found odd, and how far it is."""
+    """Prints a run's choices, findings and progress."""
 
     def __init__(
         self, experiment: Experiment, out: Path, shown: ProgressDisplay, line: TaskID, *, figures: bool
@@ -218,7 +220,7 @@ class _Screen(RunCallback):
     def on_data(self, data: FederatedData) -> None:
         for words in data.findings:
             print_warning(words)
-        if not (self._out / "config.json").exists():  # a resumed run has its image; another's image stays its own
+        if not (self._out / "config.json").exists():  # a resumed run already has its image
             _show_clients(data, self._task, self._out, figures=self._figures)
         self._shown.remove_task(self._line)
         title = f"{self._experiment.method['name']} · {self._experiment.model.name}"
@@ -253,11 +255,11 @@ def _show_clients(data: FederatedData, task: Task, out: Path, *, figures: bool) 
 
 
 def _tell_own_optimizer(experiment: Experiment) -> None:
-    """Say what a method starts with that nobody has asked for."""
+    """Report the optimizer that a method sets by default."""
     from federation.methods import METHODS
 
     method, training = METHODS[experiment.method["name"]], experiment.training
     own_optimizer, own_lr = method.traits.optimizer, method.traits.lr
     if own_optimizer and (training.optimizer, training.lr) == (own_optimizer, own_lr):
-        own = f"{method.name}'s own; --optimizer and --lr say otherwise"
+        own = f"{method.name}'s default; change it with --optimizer and --lr"
         console.print(f"Optimizer: {training.optimizer}, learning rate {training.lr:g} ({own})")

@@ -30,8 +30,8 @@ console = Console()
 SelectOption = Annotated[
     Selection | None,
     typer.Option(
-        help="Which round's scores are compared: chosen by validation, the last, or the best by test as in the papers. "
-        "Default: by validation where all runs have that, else the last."
+        help="Which round's scores are compared: chosen by validation, the last, or the best by test as in the "
+        "papers. Default: by validation if all runs have it, else the last."
     ),
 ]
 
@@ -41,7 +41,7 @@ class SweepArguments:
     """The options of `sweep`."""
 
     context: typer.Context
-    out: Annotated[Path, typer.Option(help="Directory of the sweep, with one directory a cell.")]
+    out: Annotated[Path, typer.Option(help="Folder of the sweep, with one folder per cell.")]
     over: Annotated[
         list[str],
         typer.Option(help="KEY=V1,V2…: an option of `run`, or method.KEY, model.KEY, … of its --set; repeatable."),
@@ -50,29 +50,27 @@ class SweepArguments:
         list[str] | None,
         typer.Option(
             metavar="KEY=V1,…:KEY=V1,…",
-            help="Where the first holds, sweep over the second too: method=fedali:model=har_cnn_alp; repeatable.",
+            help="If the first holds, sweep over the second too: method=fedali:model=har_cnn_alp; repeatable.",
         ),
     ] = None
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at a time, one thread each.")] = 1
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Concurrent runs, one thread each.")] = 1
     baseline: Annotated[
         str | None,
-        typer.Option(
-            help="Method that the comparison at the end tests the others against; without it there are no tests."
-        ),
+        typer.Option(help="Method that the final comparison tests the others against (default: no tests)."),
     ] = None
     select: SelectOption = None
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the comparison as JSON at the end, and all else to stderr.")
+        bool, typer.Option("--json", help="Print the comparison as JSON at the end, and everything else to stderr.")
     ] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print each cell's command and do nothing.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print each cell's command.")] = False
     run_options: Annotated[
-        list[str] | None, typer.Argument(help="After `--`: options of every `run`; what is left out has its default.")
+        list[str] | None, typer.Argument(help="After `--`: options of every `run` (default: none).")
     ] = None
 
 
 @taking(SweepArguments)
 def sweep(args: SweepArguments) -> None:
-    """Run every combination of some options, and compare what came out; the same command resumes after a crash.
+    """Run every combination of some options, and compare the results; the same command resumes after a crash.
 
     For example: python -m sim sweep --out runs/motionsense --over method=fedavg,fedprox,fedali --over seed=0,1,2
     --when method=fedali:model=har_cnn_alp --when method=fedprox:method.mu=0.01,0.1 --jobs 2
@@ -87,7 +85,7 @@ def sweep(args: SweepArguments) -> None:
         if args.dry_run:
             _print_commands(record)
             return
-        with resumable("The same command goes on where it was."):
+        with resumable("Run the same command again to resume."):
             _play(record, args.jobs)
         _compare(record, args.baseline, args.select, args.as_json)
     except (SimError, OSError) as error:
@@ -98,7 +96,7 @@ def sweep(args: SweepArguments) -> None:
 
 
 class _RunOptions:
-    """The options of the sibling command `run`, as its own parser knows them."""
+    """The options of the command `run`, from its own parser."""
 
     def __init__(self, context: typer.Context) -> None:
         group: Any = context.find_root().command
@@ -112,12 +110,12 @@ class _RunOptions:
         return dict(parsed.params)
 
     def check(self, made: Sequence[Cell], base: Sequence[str]) -> None:
-        """Find a slip in any cell's arguments before the first run starts; raises SettingsError or UsageError."""
+        """Check every cell's arguments before the first run starts; raise SettingsError or UsageError."""
         common = self._command.make_context("run", [*base, "--out", "DIR"])
         given = {name for name in common.params if common.get_parameter_source(name).name == "COMMANDLINE"}
         for key in sorted(given - {"out"}):
             if all(key in cell.options for cell in made):
-                raise SettingsError(f"{key} is given after `--` and swept over; give it in one place")
+                raise SettingsError(f"{key} is both swept over and given after `--`; give it only once")
         for cell in made:
             self.parse(cell.arguments)
 
@@ -143,7 +141,7 @@ def _print_commands(record: SweepRecord) -> None:
 
 
 def _play(record: SweepRecord, jobs: int) -> None:
-    """Run the cells under a live display; a request to end ends the runs too."""
+    """Run the cells under a live display; an interrupt ends the runs too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     record.write()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -157,12 +155,12 @@ def _play(record: SweepRecord, jobs: int) -> None:
                 record.note(cell, status)
                 display.show(cell, status)
         except KeyboardInterrupt:
-            console.print("Each run saves the round that it is in; press Ctrl-C again to stop them now.")
+            console.print("Each run saves its current round; press Ctrl-C again to stop them now.")
             raise
 
 
 class CellDisplay:
-    """One bar for the sweep and one for each cell that is at work."""
+    """One bar for the sweep and one for each running cell."""
 
     def __init__(self, bars: ProgressDisplay, total: int | None) -> None:
         self._bars = bars
@@ -198,7 +196,7 @@ def _compare(record: SweepRecord, baseline: str | None, select: Selection | None
 
 
 def _print_failures(record: SweepRecord) -> bool:
-    """List the cells that failed, each with its reason and its log; say whether there are any."""
+    """List the failed cells, each with its reason and its log; return whether there are any."""
     failed = record.in_phase(CellPhase.FAILED)
     if failed:
         console.print(f"[bold red]{len(failed)} of {len(record.cells)} cells failed[/bold red]; the others are done:")

@@ -1,1 +1,1 @@
-"""What the clients learn from: recordings, images and generated examples, and how they are divided."""
+"""The clients' data: recordings, images and generated examples, and their partition into clients."""

@@ -1,4 +1,4 @@
-"""New users whose phones are carried otherwise, or measure worse: their windows, changed in the units of measurement.
+"""New users who carry their phones differently or have worse sensors: their raw windows, changed accordingly.
 
 Upside down is a rotation by 180° about the axis through the screen (z): the phone lies in its pocket or holder as
 before, screen to the same side, head to toe. So x and y change their signs, of both sensors. It is what a pocket allows

@@ -1,4 +1,4 @@
-"""Which clients and examples a run has: new clients held out, a smaller scale, few labels.
+"""Selects a run's clients and examples: held-out new clients, a smaller scale, few labels.
 
 Few labels: a part of the clients have some labelled examples of each class, and nobody has more.
 What has no label is not trained on by a task that needs one; it still belongs to the client, whose normalization is
@@ -72,7 +72,7 @@ def one_fold(names: Iterable[str], fold: str, seed: int) -> list[str]:
     """
     groups, known = int(fold.removeprefix("1/")), sorted(names)
     if not 1 < groups <= len(known):
-        raise SettingsError(f"--holdout {fold}: there are {len(known)} to hold out; take 1/2 to 1/{len(known)}")
+        raise SettingsError(f"--holdout {fold}: there are {len(known)} to hold out; use 1/2 to 1/{len(known)}")
     drawn = sorted(known, key=lambda name: generator(0, "fold", name).random())
     return [str(name) for name in np.array_split(drawn, groups)[seed % groups]]
 
@@ -86,7 +86,7 @@ def leave_clients_out(data: FederatedData, holdout: Holdout | None, seed: int) -
     if holdout is None or (holdout.kind != "leave-clients-out" and data.new_clients):
         return data
     if holdout.kind != "leave-clients-out":
-        raise SettingsError(f"{holdout.kind}: these data know no subjects or devices; use leave-clients-out")
+        raise SettingsError(f"{holdout.kind}: these data have no subjects or devices; use leave-clients-out")
     out: Sequence[str]
     match holdout.out:
         case int(count):
@@ -96,10 +96,10 @@ def leave_clients_out(data: FederatedData, holdout: Holdout | None, seed: int) -
         case tuple(names):
             out = matching(data.clients, names)
     if strange := sorted(set(out) - data.clients.keys()):
-        raise SettingsError(f"leave-clients-out: there is no client {strange[0]!r}")
+        raise SettingsError(f"leave-clients-out: unknown client {strange[0]!r}")
     staying = {name: client for name, client in data.clients.items() if name not in out}
     if not staying:
-        raise SettingsError("leave-clients-out: nobody is left to train; hold out fewer clients")
+        raise SettingsError("leave-clients-out: no client is left to train; hold out fewer clients")
     new_clients = {name: data.clients[name] for name in sorted(out)}
     known = data.statistics
     staying_statistics = {name: known[name] for name in staying}
@@ -126,13 +126,15 @@ def keep_known_classes(data: FederatedData, holdout: Holdout | None, task: Task)
         if len(test):
             new_clients[name] = client.taken(train, test, validation)
     if not new_clients:
-        raise SettingsError("--set holdout.known_classes: new clients have no class in common with those who train")
+        raise SettingsError(
+            "--set holdout.known_classes: new clients have no class in common with the training clients"
+        )
     return replace(data, new_clients=new_clients)
 
 
 def _drawn(data: FederatedData, count: int, seed: int) -> list[str]:
     if not 0 < count < len(data.clients):
-        raise SettingsError(f"cannot hold {count} of {len(data.clients)} clients out; leave at least one on each side")
+        raise SettingsError(f"cannot hold out {count} of {len(data.clients)} clients; leave at least one on each side")
     return sorted(data.clients, key=lambda name: generator(seed, "holdout", name).random())[:count]
 
 
@@ -195,8 +197,8 @@ def with_few_labels(data: FederatedData, task: Task, per_class: int | None, shar
         return data
     if not task.has_classes:
         raise SettingsError(
-            f"--labelled-per-class and --labelled-clients are for tasks that learn from labels; {task.name} uses none, "
-            "and learns from every example of every client"
+            f"--labelled-per-class and --labelled-clients are for tasks that learn from labels; {task.name} uses none "
+            f"and learns from every example"
         )
     drawn = sorted(data.clients, key=lambda name: generator(seed, "labelled clients", name).random())
     labelled = set(drawn[: ceil(share * len(drawn))])

@@ -1,4 +1,4 @@
-"""How a round's clients are run: one after the other, in processes, or stacked. All give the same numbers."""
+"""Engines that run a round's clients: one after the other, in processes, or stacked. All give the same numbers."""
 
 from sim.engines.choice import EngineChoice, choose
 from sim.engines.processes import Processes

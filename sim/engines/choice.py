@@ -1,4 +1,4 @@
-"""Which engine a run gets, and why."""
+"""Chooses a run's engine, and says why."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sim.engines.stacked import Stacked
 from sim.errors import SettingsError
 from sim.experiment.settings import Experiment
 
-_COMPILE = "--compile is for clients that train stacked, not for {}: say --engine stacked or processes"
+_COMPILE = "--compile is for clients that train stacked, not for {}: use --engine stacked or processes"
 
 
 class EngineChoice(NamedTuple):
@@ -55,19 +55,19 @@ def choose(settings: Experiment, clients: int) -> EngineChoice:
     if settings.device != "cpu":
         return EngineChoice(stacked, "stacked", 1, f"on {settings.device}, {at_a_time}")
     if workers == 1 or not is_supported():
-        why = "one core or one client a round" if workers == 1 else "this system cannot fork"
+        why = "one core or one client per round" if workers == 1 else "this system cannot fork"
         if settings.compile:
             raise SettingsError(_COMPILE.format(f"serial, which auto chooses here ({why})"))
         return EngineChoice(Serial(), "serial", 1, why)
     processes = Processes(workers, settings.chunk, compiled=settings.compile)
-    return EngineChoice(processes, "processes", workers, f"{cores} cores, {clients} clients a round")
+    return EngineChoice(processes, "processes", workers, f"{cores} cores, {clients} clients per round")
 
 
 def _one_by_one(settings: Experiment, workers: int) -> EngineChoice:
     """Return an engine in which no two clients are one program."""
-    why = "gradients by example (training.example_clip_norm) are of one client at a time"
+    why = "per-example gradients (training.example_clip_norm) need one client at a time"
     if settings.engine in ("stacked", "ray") or settings.compile or (settings.chunk or 1) > 1:
-        raise SettingsError(f"{why}: say --engine serial or processes, without --chunk and --compile")
+        raise SettingsError(f"{why}: use --engine serial or processes, without --chunk and --compile")
     if settings.engine == "serial" or settings.device != "cpu" or workers == 1 or not is_supported():
         return EngineChoice(Serial(), "serial", 1, why)
     return EngineChoice(Processes(workers, 1), "processes", workers, why)

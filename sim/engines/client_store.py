@@ -1,4 +1,4 @@
-"""Client models between rounds: in memory, in a file that the kernel may page out, or nowhere."""
+"""Stores for client models between rounds: in memory, in a memory-mapped file, or nowhere."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ def check_forgetting(networks: Sequence[Architecture], broadcast: Broadcast, pre
         needed = needed or remembered(network.setup, network.initial, broadcast)
     if needed:
         raise SettingsError(
-            f"--client-store none: with {method.name} and {precision} uploads a client begins a round with what it had "
-            f"before ({needed}); use --client-store auto, memory or disk"
+            f"--client-store none: with {method.name} and {precision} uploads a client needs its earlier state "
+            f"({needed}); use --client-store auto, memory or disk"
         )
 
 

@@ -1,8 +1,8 @@
-"""The stacked training step as one compiled program or CUDA graph, and the memory of the device that it runs on.
+"""Runs the stacked training step as a compiled program or a CUDA graph, and measures the device's memory.
 
-The stacked training step as a CUDA graph: recorded once, then replayed without a launch for each of its kernels.
-A small network's step is some hundreds of kernels of microseconds each, which Python launches one after the other: the
-GPU waits. A replay launches all of them at once, and computes what the step itself would, bit for bit.
+A CUDA graph is recorded once, then replayed without launching each kernel. A small network's step consists of hundreds
+of kernels of microseconds each, which Python launches one by one while the GPU waits. A replay launches all of them at
+once, and gives the same result bit for bit.
 """
 
 from __future__ import annotations

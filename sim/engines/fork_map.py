@@ -1,4 +1,4 @@
-"""Work shared among forked processes: what it needs they inherit, what they make comes back through shared memory.
+"""Distributes work among forked processes, which inherit its input and return results through shared memory.
 
 A fork shares the parent's pages, so neither examples nor parameters are copied or sent. A worker says through a pipe
 how large a result is, is told where in the parent's shared memory it goes, and writes it there: the one copy on its

@@ -101,7 +101,7 @@ class Processes:
         known = setup in self.together
         self.together[setup] = self.chunk or self._at_most(setup, longest, round_number)
         if self.compiler and self.together[setup] == 1 and not known:
-            self.say("Clients train one by one here, as their steps are large: --compile has nothing to compile.")
+            self.say("Clients train one by one because their steps are large: --compile has nothing to compile.")
 
     def _at_most(self, setup: Setup, longest: ClientJob, round_number: int) -> int:
         """Return how many clients make their calls of torch few enough, 1 where their steps are large."""

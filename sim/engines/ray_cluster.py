@@ -205,7 +205,7 @@ def joined_cluster(workers: int | None) -> Any:
     except (ConnectionError, ray.exceptions.RayError, ValueError) as error:
         # Ray asks for a token from 2.59 on, and says of a missing one only that it failed to connect
         raise EngineError(
-            f"no Ray cluster lets us in at RAY_ADDRESS={address}: {error}. One that asks for a token needs "
+            f"the Ray cluster at RAY_ADDRESS={address} rejects us: {error}. A cluster with token authentication needs "
             "RAY_AUTH_MODE=token here and the head's token in ~/.ray/auth_token or RAY_AUTH_TOKEN; "
             "docs/compare-runs.md has the steps"
             if address

@@ -1,4 +1,4 @@
-"""A client's job, done one after the other as a device does it: the reference for the other engines."""
+"""Runs clients one after the other, as a device does; the reference for the other engines."""
 
 from __future__ import annotations
 

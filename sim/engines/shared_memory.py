@@ -183,7 +183,7 @@ class MmapArena:
         return self._mapped[-1]
 
     def _full(self, size: int, error: OSError) -> str:
-        todo = "give another folder with --client-store-dir" if self.folder else "train fewer clients a round"
+        todo = "give another folder with --client-store-dir" if self.folder else "train fewer clients per round"
         return (
             f"{self.folder or 'memory'}: no room for {size:,} more bytes beside the {self.bytes_taken:,} of the "
             f"clients' models that are laid there ({error.strerror}); free some, or {todo}"
@@ -199,7 +199,7 @@ def _unlinked(folder: Path) -> int:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.dup(file.fileno())
     except OSError as error:
-        raise ClientStoreError(f"{folder}: the clients' models cannot be laid there ({error.strerror})") from error
+        raise ClientStoreError(f"{folder}: the clients' models can't be stored there ({error.strerror})") from error
 
 
 def _write(file: int, parts: Iterable[memoryview], position: int) -> None:

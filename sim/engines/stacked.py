@@ -1,4 +1,4 @@
-"""Many clients as one program: their parameters stand along a first dimension, and `vmap` lifts the training step."""
+"""Runs many clients as one program: their parameters are stacked along a first dimension, and `vmap` lifts the step."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Stacked:
                 f"client {client_id}: its round alone needs more memory than there is; smaller batches help"
             )
         self.chunk, self.meter = tried // 2, None
-        self.say(f"Memory ran out with {tried} clients at a time; going on with {self.chunk}.")
+        self.say(f"Out of memory with {tried} clients at a time; continuing with {self.chunk}.")
 
 
 def trained(

@@ -1,1 +1,1 @@
-"""What a run is: its options, its settings, its networks, and what it refuses."""
+"""A run's experiment: its options, settings, networks and checks."""

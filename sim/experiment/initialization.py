@@ -106,7 +106,7 @@ def initialize(module: Model, init: Initialization) -> None:
         sizes = [tuple(state[name].shape) if name in state else None for state in (own, theirs)]
         if sizes[0] != sizes[1]:
             raise SettingsError(
-                f"{init.path} holds a {info.model} whose {name} is {sizes[1]}, this run's is {sizes[0]}; "
+                f"{init.path} contains a {info.model} whose {name} is {sizes[1]}, but this run's is {sizes[0]}; "
                 "start from a checkpoint of the same model with the same options"
             )
     module.load_state_dict(theirs, strict=False)

@@ -21,7 +21,7 @@ from federation.training.local_round import Setup
 from federation.training.window_changes import ChannelScale
 from gaitway.input_spec import InputSpec
 from models.mae import with_decoder
-from models.registry import learners, model_options, models_for
+from models.registry import learners, model_options, models_for, new_plan_options
 from sim.errors import SettingsError
 from sim.experiment.initialization import initialize
 from sim.experiment.settings import Experiment
@@ -146,6 +146,7 @@ def _check_task(name: str, spec: InputSpec, task: str) -> None:
 def _fitted(name: str, options: dict[str, Any], spec: InputSpec, classes: int, task: str) -> ModelSpec:
     if name in models.MODELS and spec.kind not in models.MODELS[name].input_kinds:
         raise _unfit(name, spec, task)
+    options = new_plan_options(name, options)
     if "input_shape" in _known(name):
         options = {"input_shape": list(spec.shape), **options}
     chosen = ModelSpec(name=name, options=options)

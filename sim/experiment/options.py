@@ -47,11 +47,11 @@ def holdout(text: str | None, options: dict[str, Any]) -> Holdout | None:
     """Read `KIND:K` or `KIND:NAME,NAME…`; raises SettingsError."""
     if text is None:
         if options:
-            raise SettingsError(f"--set holdout.{next(iter(options))}: there is no --holdout to set it of")
+            raise SettingsError(f"--set holdout.{next(iter(options))} needs --holdout")
         return None
     kind, colon, out = text.partition(":")
     if kind not in KINDS or not (colon and out):
-        raise SettingsError(f"--holdout {text!r}: expected {'|'.join(KINDS)}, a colon, and how many, 1/K, or whom")
+        raise SettingsError(f"--holdout {text!r}: expected {'|'.join(KINDS)}, a colon, and a number, 1/K, or names")
     # one subject called 3 is "3,"
     whom = int(out) if out.isdigit() else out if re.match(FOLD, out) else tuple(filter(None, out.split(",")))
     try:
@@ -109,7 +109,7 @@ PLAN_OPTIONS: Mapping[str, Option] = {
     "normalization": Option(
         "training", DATA, "client, federated, pooled or none: whose statistics.", ("data", "normalization")
     ),
-    "task": Option("training", METHOD, "What is learnt; its options by --set task.KEY.", ("task", "name")),
+    "task": Option("training", METHOD, "The task; set its options with --set task.KEY.", ("task", "name")),
     "model": Option(
         "training",
         METHOD,
@@ -120,14 +120,14 @@ PLAN_OPTIONS: Mapping[str, Option] = {
     "secure": Option(
         "training",
         TRAINING,
-        "masked: the server learns the sum of a round's updates alone, by secure sums among the clients, whose "
+        "masked: the server learns only the sum of a round's updates, by secure sums among the clients, whose "
         "whole numbers --set secure.KEY scales; clear: the same whole numbers, added without masks. With either "
         "no rule judges single updates.",
         ("secure", "mode"),
     ),
     "rounds": Option("training", TRAINING, "Rounds.", ("rounds", "rounds")),
-    "epochs": Option("training", TRAINING, "Local epochs a round.", ("training", "epochs")),
-    "batch": Option("training", TRAINING, "Examples of a batch.", ("training", "batch_size")),
+    "epochs": Option("training", TRAINING, "Local epochs per round.", ("training", "epochs")),
+    "batch": Option("training", TRAINING, "Examples per batch.", ("training", "batch_size")),
     "lr": Option("training", TRAINING, "Learning rate.", ("training", "lr")),
     "lr_schedule": Option(
         "training",
@@ -141,7 +141,7 @@ PLAN_OPTIONS: Mapping[str, Option] = {
     "weight_decay": Option(
         "training",
         TRAINING,
-        "L2 term of the optimizer: so many times each parameter is added to its gradient.",
+        "L2 penalty: this factor times each parameter is added to its gradient.",
         ("training", "weight_decay"),
     ),
     "augmentation": Option(
@@ -158,7 +158,7 @@ PLAN_OPTIONS: Mapping[str, Option] = {
     "sampling": Option(
         "training",
         TRAINING,
-        "uniform, or examples: in proportion to them; let clients weigh alike then: --set weighting=uniform.",
+        "uniform, or examples: in proportion to them; then use equal weights: --set weighting=uniform.",
         ("rounds", "sampling"),
     ),
     "seed": Option("training", TRAINING, "One seed repeats a run.", ("training", "seed")),

@@ -1,4 +1,4 @@
-"""What one simulated run is: the plan of its federation, and what only a simulation has, each with its option.
+"""One simulated run's settings: its federation's plan, and the simulation's own settings, each with its option.
 
 `config.json` holds an `Experiment`. `sim.simulate(**options)` and `python -m sim run` take `OPTIONS`; the resume check,
 comparisons, the report and the command that repeats a run go by what they affect.
@@ -46,9 +46,7 @@ class Experiment(Plan):
     dataset_options: dict[str, Any] = Field(default_factory=dict)
     partition: Annotated[
         dict[str, Any] | None,
-        Option(
-            "data", DATA, "How examples are divided among clients; without it as the data have them, where they do."
-        ),
+        Option("data", DATA, "How examples are divided among clients (default: by the data's own clients, if any)."),
     ] = None
     clients_by: Annotated[
         ClientsBy, Option("data", DATA, "Make one client of each user, device, place or dataset.")
@@ -70,7 +68,7 @@ class Experiment(Plan):
         Option(
             "data",
             DATA,
-            "For a smoke test: that share of the clients (two at least), of each one's examples of each class, "
+            "For a smoke test: this share of the clients (at least two), of each one's examples of each class, "
             "and of the rounds unless --rounds is given.",
         ),
     ] = Field(default=1.0, gt=0, le=1)
@@ -88,7 +86,7 @@ class Experiment(Plan):
         Option(
             "training",
             DATA,
-            "So many training examples of each class that a client has a label for, drawn by the seed; the others are "
+            "Number of labelled training examples per class and client, drawn by the seed; the others are "
             "not trained on, and nothing is left for validation. By default all are labelled.",
         ),
     ] = Field(default=None, ge=1)
@@ -160,14 +158,14 @@ class Experiment(Plan):
             "the hardware is fast at it; parameters, losses, optimizer, ALP's plan and aggregation stay in float32.",
         ),
     ] = "float32"
-    eval_every: Annotated[int, Option("training", RUNNING, "Score the clients every so many rounds.")] = Field(
+    eval_every: Annotated[int, Option("training", RUNNING, "Score the clients every this many rounds.")] = Field(
         default=1, ge=1
     )
     eval_last: Annotated[
-        int, Option("training", RUNNING, "Also score the clients in each of the last so many rounds.")
+        int, Option("training", RUNNING, "Also score the clients in each of the last rounds, this many.")
     ] = Field(default=1, ge=1)
     generalization_examples: Annotated[
-        int | None, Option("training", RUNNING, "Examples that generalization is measured on; by default all.")
+        int | None, Option("training", RUNNING, "Number of examples for measuring generalization (default: all).")
     ] = Field(default=None, ge=1)
     analyses: Annotated[
         AnalysesKind,
@@ -195,11 +193,11 @@ class Experiment(Plan):
         Option(
             "environment",
             RUNNING,
-            "auto, serial (one client after the other), processes (one a core, on the CPU), stacked (many "
+            "auto, serial (one client after the other), processes (one per core, on the CPU), stacked (many "
             "clients as one program, for a GPU) or ray (on the cluster at RAY_ADDRESS). The numbers are the same.",
         ),
     ] = "auto"
-    workers: Annotated[int | None, Option("environment", RUNNING, "Processes; by default one a core.")] = Field(
+    workers: Annotated[int | None, Option("environment", RUNNING, "Processes (default: one per core).")] = Field(
         default=None, ge=1, le=1024
     )
     chunk: Annotated[
@@ -207,7 +205,7 @@ class Experiment(Plan):
         Option(
             "environment",
             RUNNING,
-            "Clients stacked at a time; by default as many as a GPU holds, on a CPU 8. Processes stack them "
+            "Clients stacked at a time (default: as many as fit on a GPU, 8 on a CPU). Processes stack them "
             "by themselves under --engine auto, where the steps are small.",
         ),
     ] = Field(default=None, ge=1)

@@ -29,7 +29,7 @@ def with_defaults(preset: str | None, given: Options, plan: Options | None = Non
     if preset is None:
         return merge_options(None, given, plan)
     if plan is not None:
-        raise SettingsError("--preset and --plan both describe a whole federation; give one of them")
+        raise SettingsError("--preset and --plan both describe a whole federation; give only one")
     chosen = preset_named(preset)
     options = merge_options(chosen, given)
     command = chosen.pretraining_command(preset, options["method"], options["model"])

@@ -1,4 +1,4 @@
-"""What a named starting point is, how options are laid over it, and how TOML describes it.
+"""Presets: named starting points, overridden by options, and described in TOML.
 
 Entries share parts, and families have members that differ in the cells of a matrix::
 

@@ -55,7 +55,9 @@ class AttackOptions:
         if unknown:
             raise SettingsError(f"--only {unknown[0]}: expected {', '.join(ATTACKS)}")
         if self.devices < 4:
-            raise SettingsError(f"--devices {self.devices}: expected 4 or more: half of them work for the server")
+            raise SettingsError(
+                f"--devices {self.devices}: expected 4 or more, because half of them collude with the server"
+            )
         if not 0 < self.noise <= 1e6:
             raise SettingsError(f"--noise {self.noise:g}: expected a number above 0, such as 1")
 
@@ -94,7 +96,9 @@ def attack(
     attacked = attacked_round(settings, data, run, options.at, options.devices, progress)
     count = len(attacked.devices)
     if count < 4:
-        raise AnalysisError(f"{count} devices have training examples; attacks need 4: half of them work for the server")
+        raise AnalysisError(
+            f"{count} devices have training examples; attacks need 4, because half of them collude with the server"
+        )
     noise = settings.secure.noise_multiplier or options.noise
     chosen = settings_of(count, settings.secure.min_devices, noise)
     refusal = attacked.setup.method.sum_incompatibility

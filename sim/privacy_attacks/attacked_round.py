@@ -1,4 +1,4 @@
-"""A round of a run as the server gets it: what each device would send, and the model that all of them began with.
+"""A run's round from the server's side: each device's upload, and the common initial model.
 
 What an attacker has beside what it sees: the windows of half of the devices, and the federation's average.
 Devices that work for the server, half of all, lend it their windows; each half is attacked with the other's.
@@ -201,14 +201,14 @@ def attacked_round(
     networks, setup = plan.networks, plan.networks[0].setup
     if setup.task.target is not TargetKind.CLASS or setup.method.traits.pools_data or len(networks) > 1:
         raise AnalysisError(
-            f"attacks are on devices of one network that each learn one class an example; this is {setup.method.name} "
+            f"attacks need devices with one network that learn one class per example; this is {setup.method.name} "
             f"for {setup.task.name} with {len(networks)} networks"
         )
     simulation = build_simulation(plan, data)
     if at == "end":
         saved = checkpoint.load(run / CHECKPOINT, "cpu") if run else None
         if saved is None:
-            raise AnalysisError(f"there is no state of a last round ({CHECKPOINT}); attack the first: --at start")
+            raise AnalysisError(f"there is no state of a last round ({CHECKPOINT}); attack the first with --at start")
         simulation.restore(saved)
     if broken := not_finite(simulation.state):
         where = f"{run / CHECKPOINT}, round {simulation.round_number}" if run and at == "end" else "the first round"

@@ -1,4 +1,4 @@
-"""The gradient of one batch of each device, as the server would see it: the least steps that a device can take.
+"""The gradient of one batch per device, as the server would see it: the smallest step that a device can take.
 
 Which activities one batch was of, by the gradient of the last layer's bias: linear equations for counts of classes.
 Of a batch of B windows with n_c of class c, B g = Σ_c n_c (p_c − e_c), where g is the bias's gradient and p_c the mean

@@ -1,4 +1,4 @@
-"""How a person walks, sits or climbs stairs: the mean features of each activity, out of analytic sums or prototypes.
+"""Attack on how a person walks, sits or climbs stairs: mean features per activity, from analytic sums or prototypes.
 
 A prototype is a mean of features. In analytic sums column c of B is Σ a / √n_c and its last row √n_c, so their quotient
 is the mean; of a class with one window it is that window's features. So in clear nothing is left to attack.

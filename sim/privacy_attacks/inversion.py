@@ -1,4 +1,4 @@
-"""Windows made anew out of a gradient: those whose gradient looks most like the one that was seen.
+"""Reconstructs windows from a gradient: searches for those whose gradient is most similar to the observed one.
 
 L. Zhu, Z. Liu, S. Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935; J. Geiping, H. Bauermeister, H.
 Dröge, M. Moeller: Inverting Gradients, NeurIPS 2020, arXiv 2003.14053: 1 − cos of the two gradients and a little total

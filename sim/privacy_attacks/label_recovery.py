@@ -1,4 +1,4 @@
-"""Which activities a person did, and how much of each: counts of classes read out of what a device sends in a round.
+"""Recovers which activities a person did, and how much: class counts from a device's upload in a round.
 
 M. Bock, M. Hopp, K. Van Laerhoven, M. Moeller: Label Leakage in Federated Inertial-based Human Activity Recognition,
 2025, arXiv 2505.20924, whose attacks are on one batch's gradient (`batch_labels`). After a round of many steps, by any

@@ -1,4 +1,4 @@
-"""Whether a window is one that a device has learnt from, by what the device sends.
+"""Membership inference: whether a device has trained on a window, from its upload.
 
 By models: the loss of a window is lower than other models' on it. N. Carlini, S. Chien, M. Nasr, S. Song, A. Terzis,
 F. Tramèr: Membership Inference Attacks From First Principles (LiRA), S&P 2022, arXiv 2112.03570, offline: the reference

@@ -1,4 +1,4 @@
-"""What the server sees of each device under a setting: its numbers, those with noise, or a sum of several devices'.
+"""What the server sees of each device under a setting: its numbers, noisy ones, or a sum over several devices.
 
 The numbers are those that secure sums add up (`federation.secure_sums.summation.encoded`). Noise is of the variance of
 `federation.privacy.discrete_gaussian`, drawn as a rounded normal number: from a deviation of 4 on the two differ by

@@ -1,1 +1,1 @@
-"""What people read of finished runs: report, comparison, analyses, and their figures."""
+"""Reports of finished runs: report, comparison, analyses, and their figures."""

@@ -13,12 +13,13 @@ from torch import nn
 
 import models
 from federation.aggregation.ridge_numpy import FAR, FeatureMoments, FixedSums, feature_moments
-from federation.method import SumMethod
+from federation.method import SumMethod, sum_method_of
 from federation.methods.fedavg import FedAvg
 from federation.records import Broadcast, Client
 from federation.rounds.serving import SHARED_HEAD, head_without_labels
 from federation.tasks.task import Statistics, Task
 from federation.training.prediction import answer
+from federation.training.window_changes import lacks_gyroscope
 from models.har_features import gravity_columns, mean_gravity
 from sim.data.federated_data import ClientData
 from sim.data.other_phones import can_be_changed, raw_windows, ways_to_carry, with_phone, worse_sensors
@@ -120,9 +121,8 @@ class _Scorer:
         return result
 
     def _client(self, way: str, name: str, client: ClientData, served: Client, shots: int) -> Scores:
-        setup, broadcast = self._networks[name].setup, self._broadcast(name)
-        method = setup.method
-        if not isinstance(method, SumMethod):
+        setup, broadcast = self._networks[name].setup, self._broadcast(name, client)
+        if (method := sum_method_of(setup.method)) is None:
             return {SERVED: self._measured(ClientModel(setup, served), client)}
         heads = method.serving_models(served if shots else method.refresh(served, broadcast))
         plain = replace(setup, method=FedAvg())  # each head is a network that predicts by itself
@@ -141,14 +141,14 @@ class _Scorer:
     def _adapted(self, method: SumMethod, name: str, served: Client, client: ClientData, is_far: bool) -> Client | None:
         setup, x = self._networks[name].setup, client.train.x
         parts = [answer(setup, served, part).features for part in torch.split(x, self.simulation.evaluator.batch)]
-        return method.adapted_model(served, self._broadcast(name), torch.cat(parts), is_far=is_far)
+        return method.adapted_model(served, self._broadcast(name, client), torch.cat(parts), is_far=is_far)
 
     def unlabelled(self) -> dict[str, Any] | None:
         """Score models that have adapted to the new clients' training windows without a label of them."""
         found: dict[str, Statistics] = {}
         for name, client in self.simulation.data.new_clients.items():
             network = self._networks[name]
-            served = _served(network, self._broadcast(name))
+            served = _served(network, self._broadcast(name, client))
             adapted = adapt_head(ClientModel(network.setup, served), client.train.x, self.simulation.evaluator.batch)
             if adapted is None:
                 return None
@@ -158,11 +158,17 @@ class _Scorer:
     def _measured(self, model: ClientModel, client: ClientData) -> Statistics:
         return self.simulation.evaluator.evaluate_client(model, client.test)
 
-    def _broadcast(self, name: str) -> Broadcast:
-        return self._networks[name].setup.method.broadcast(self.simulation.state, name)
+    def _broadcast(self, name: str, client: ClientData) -> Broadcast:
+        network, was = self._networks[name], self.simulation.data.new_statistics.get(name)
+        method = network.setup.method
+        found = method.broadcast(self.simulation.state, name)
+        sums = sum_method_of(method)
+        if sums is None or was is None or not lacks_gyroscope(raw_windows(client.train, was)):
+            return found
+        return sums.without_sensor(network.initial, found)
 
     def _not_personalized(self, clients: Mapping[str, ClientData]) -> Mapping[str, Client]:
-        return {name: _served(self._networks[name], self._broadcast(name)) for name in clients}
+        return {name: _served(self._networks[name], self._broadcast(name, clients[name])) for name in clients}
 
     def _personalized(self, clients: Mapping[str, ClientData], shots: int) -> Mapping[str, Client]:
         """Have the run's engine train all of them on the first `shots` of each class, as in one more round."""
@@ -173,7 +179,7 @@ class _Scorer:
             setup, initial = self._networks[name].setup, self._networks[name].initial
             setup = replace(setup, training=setup.training.model_copy(update=changed))
             shown = few_shot(setup.task, client, shots)
-            jobs.append(ClientJob(name, setup, initial, self._broadcast(name), shown))
+            jobs.append(ClientJob(name, setup, initial, self._broadcast(name, client), shown))
         results = self.simulation.engine.run(jobs, self.simulation.round_number + 1)
         return {name: result.client for name, result in results}
 

@@ -159,7 +159,7 @@ def test_files_that_are_no_pair_are_said(tmp_path: Path, broken: str) -> None:
         ('tls_key_file = "a"', "go together"),
         ("https_port = 8443", "need a certificate"),
         ('tls_cert_file = "a"\ntls_key_file = "b"\nhttps_port = 8080', "both 8080"),
-        ('tls_cert_file = "a"\ntls_key_file = "b"\nhttps_host = "::"', "goes with https_port"),
+        ('tls_cert_file = "a"\ntls_key_file = "b"\nhttps_host = "::"', "needs https_port"),
     ],
 )
 def test_settings_that_do_not_fit_are_said(tmp_path: Path, lines: str, words: str) -> None:

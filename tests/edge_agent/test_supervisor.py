@@ -115,7 +115,7 @@ def test_it_ends_while_another_program_holds_its_database(tmp_path: Path, caplog
 def test_a_folder_belongs_to_one_device_and_one_process(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     first = Supervisor.open(config)
-    with pytest.raises(ConfigError, match="another agent works"):
+    with pytest.raises(ConfigError, match="another agent is using"):
         Supervisor.open(config)
     first.stop()
     first.run()

@@ -106,7 +106,7 @@ def test_the_link_connects_again_after_a_failure() -> None:
     link.start()
     assert tried.wait(60)
     link.stop()
-    assert "failed unexpectedly and is made again: TypeError: a bug" in posted.get(timeout=60).reason
+    assert "failed unexpectedly and is being reopened: TypeError: a bug" in posted.get(timeout=60).reason
     assert thread_failures.counts() == {"link": 1}
 
 
@@ -132,7 +132,7 @@ def test_a_message_that_nobody_expected_does_not_leave_a_dead_connection(monkeyp
     link.start()
     until(lambda: Library.made and Library.made[0].on_message)
     Library.made[0].on_message(None, None, None)  # as paho calls it, on a thread that an exception would end
-    assert "failed unexpectedly and is made again: AttributeError" in posted.get(timeout=60).reason
+    assert "failed unexpectedly and is being reopened: AttributeError" in posted.get(timeout=60).reason
     until(lambda: len(Library.made) > 1)
     link.stop()
     assert thread_failures.counts() == {"mqtt": 1}
@@ -164,7 +164,7 @@ def test_downloads_and_judgements_that_fail_are_answered(tmp_path: Path, monkeyp
     answer = posted.get(timeout=60)
     assert isinstance(answer, Evaluated)
     assert answer.verdict.answer == "failed"
-    assert "round 3: the candidate cannot be judged: IndexError: a bug" in answer.verdict.reason
+    assert "round 3: the candidate can't be evaluated: IndexError: a bug" in answer.verdict.reason
 
 
 def test_a_training_process_that_cannot_be_followed_is_told_of(tmp_path: Path) -> None:

@@ -158,10 +158,10 @@ def test_no_mask_takes_the_place_of_another_or_of_an_image(tmp_path: Path, expor
     before = files[0].read_bytes()
     code, said = run("predict", exported.file, *files, "--masks", tmp_path / "masks")
     assert code == 2
-    assert "would both have their mask in" in said
+    assert "would both write their mask to" in said
     code, said = run("predict", exported.file, files[0], "--masks", tmp_path / "day")
     assert code == 2
-    assert "would take the place of the image" in said
+    assert "would overwrite the image" in said
     assert files[0].read_bytes() == before
     assert not (tmp_path / "masks").exists()
 
@@ -210,8 +210,8 @@ def test_what_is_no_image_is_refused_in_words(tmp_path: Path, exported: Exported
     (tmp_path / "a.png").write_bytes(b"no image")
     code, said = run("predict", exported.file, tmp_path / "a.png")
     assert code == 2
-    assert "a.png is no image that can be read: it begins with b'no image'; expected one of JPEG" in said
-    with pytest.raises(InputError, match="no image that can be read"):
+    assert "a.png isn't a readable image: it begins with b'no image'; expected one of JPEG" in said
+    with pytest.raises(InputError, match="a readable image"):
         read_image(tmp_path / "none.png")
     with pytest.raises(InputError, match=r"labels \(16,\): expected \(16, 18, 26\)"):
         export_onnx(

@@ -92,7 +92,7 @@ def test_a_described_folder_is_answered_session_by_session_whatever_its_labels(t
     named = [(answer["client"], answer["session"]) for answer in map(json.loads, out.splitlines())]
     assert dict.fromkeys(named) == {("s1", "s1/dancing.txt"): None, ("s2", "s2/sitting.txt"): None}
     _, _, errors = run(model, tmp_path / "data", "--describe", tmp_path / "data.toml", "--units", "ms,g,rad/s")
-    assert "--describe says what --units does" in errors
+    assert "--describe already sets what --units sets" in errors
 
 
 def test_sessions_come_in_the_order_of_their_names_and_each_note_names_its_own(tmp_path: Path, model: Path) -> None:
@@ -153,7 +153,11 @@ def test_a_file_that_grows_is_followed(tmp_path: Path, model: Path) -> None:
         (("--acc", "a,b"), HEADER, "acc.columns: expected three columns"),
         (("--separator", ""), HEADER, "expected one character"),
         (("--describe", "none.toml"), HEADER, "none.toml: [Errno 2] No such file or directory"),
-        (("--gyro", ""), HEADER + two_postures(5), "no sample of the gyroscope came, but this model was trained with"),
+        (
+            ("--gyro", ""),
+            HEADER + two_postures(5),
+            "there are no samples of the gyroscope, but this model was trained with",
+        ),
         ((), HEADER + two_postures(25) + "0,1,2,3,4,5,6\n", "comes after later ones"),
     ],
 )
@@ -168,7 +172,7 @@ def test_a_file_of_a_header_alone_is_no_recording_of_nothing(tmp_path: Path, mod
     (tmp_path / "walk.csv").write_text(HEADER)
     code, shown, said = run(model, tmp_path / "walk.csv")
     assert (code, shown) == (2, "")
-    assert "walk.csv holds no sample; expected rows of numbers" in said
+    assert "walk.csv contains no samples; expected rows of numbers" in said
 
 
 def test_what_looks_wrong_is_said_once_beside_the_answers(model: Path) -> None:

@@ -172,8 +172,8 @@ def test_no_examples_have_no_score() -> None:
         ({"name": "fedavgg"}, "unknown method 'fedavgg'.*did you mean 'fedavg'"),
         ({}, "unknown method ''"),
         ({"name": "fedprox", "nu": 1}, "unknown hyper-parameter of fedprox 'nu'.*did you mean 'mu'"),
-        ({"name": "fedprox", "mu": "much"}, r"fedprox: mu: expected .*\(came: 'much'\)"),
-        ({"name": "fedavg", "weighting": "fair"}, r"fedavg: weighting: expected .*\(came: 'fair'\)"),
+        ({"name": "fedprox", "mu": "much"}, r"fedprox: mu: expected .*\(got 'much'\)"),
+        ({"name": "fedavg", "weighting": "fair"}, r"fedavg: weighting: expected .*\(got 'fair'\)"),
     ],
 )
 def test_bad_descriptions_of_methods_are_explained(description: dict[str, object], message: str) -> None:

@@ -96,11 +96,11 @@ def test_who_lacks_the_package_is_told_which_one_it_is() -> None:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("gaitway_missing:Method", "cannot be imported: ModuleNotFoundError"),
-        ("gaitway_broken:Method", "cannot be imported: ZeroDivisionError"),
-        ("gaitway_other:Nothing", "cannot be imported: AttributeError"),
-        ("gaitway_other:number", "expected a subclass of federation.method.Method, came 7"),
-        ("gaitway_other:Method", "expected name = 'mine', as the entry point is called"),
+        ("gaitway_missing:Method", "can't be imported: ModuleNotFoundError"),
+        ("gaitway_broken:Method", "can't be imported: ZeroDivisionError"),
+        ("gaitway_other:Nothing", "can't be imported: AttributeError"),
+        ("gaitway_other:number", "expected a subclass of federation.method.Method, got 7"),
+        ("gaitway_other:Method", "expected name = 'mine', the entry point's name"),
     ],
 )
 def test_an_entry_that_cannot_be_used_is_refused_in_words_and_hurts_no_other(
@@ -124,11 +124,11 @@ def test_every_table_refuses_what_it_does_not_hold(install: Install) -> None:
         {"models:mine": target, "readers:mine": target, "partitions:mine": target},
         gaitway_wrong="thing = 7",
     )
-    with pytest.raises(UnknownModelError, match=r"expected a subclass of models\.Model, came 7"):
+    with pytest.raises(UnknownModelError, match=r"expected a subclass of models\.Model, got 7"):
         build("mine", classes=2)
-    with pytest.raises(PipelineSettingsError, match="RecordingReader, came 7"):
+    with pytest.raises(PipelineSettingsError, match="RecordingReader, got 7"):
         reader_of("mine")
-    with pytest.raises(SimSettingsError, match="Partition, came 7"):
+    with pytest.raises(SimSettingsError, match="Partition, got 7"):
         partition_from_json({"kind": "mine"})
 
 

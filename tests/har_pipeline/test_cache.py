@@ -96,7 +96,7 @@ def test_a_failed_write_leaves_neither_an_entry_nor_a_rest(tmp_path, root, monke
     monkeypatch.setattr("os.fsync", full)
     built = prepare("motionsense", root, cache_dir=tmp_path / "cache")
     assert kept(tmp_path) == []
-    assert f"cannot be kept in {tmp_path / 'cache'}: disk full; name another folder by --cache" in caplog.text
+    assert f"cannot be stored in {tmp_path / 'cache'}: disk full; name another folder with --cache" in caplog.text
     assert same(built, prepare("motionsense", root))
 
 
@@ -115,5 +115,5 @@ def test_a_user_who_cannot_write_at_home_gets_windows_all_the_same(tmp_path, roo
     else:
         monkeypatch.setattr("pathlib.Path.home", Mock(side_effect=RuntimeError("no home")))
     assert same(prepare("motionsense", root), prepare("motionsense", root, cache_dir=default_cache_dir()))
-    assert ("cannot be kept" in caplog.text) == home
+    assert ("cannot be stored" in caplog.text) == home
     assert (tmp_path / ".cache").is_dir() == (not home)

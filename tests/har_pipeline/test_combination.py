@@ -104,7 +104,7 @@ def test_options_are_given_by_member(root):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("union", {"stride": 16}, r"union takes options by member, as in \{'motionsense': .*came with 'stride'"),
+        ("union", {"stride": 16}, r"union takes options by member, as in \{'motionsense': .*got 'stride'"),
         ("union", {"spsv": {}}, "did you mean 'spsw'"),
         ("union", {"spsw": 16}, "the options of its member spsw are 16; expected a mapping"),
         ("union", {"spsw": {"rate": 3}}, "union, member spsw: unknown option 'rate' for spsw"),

@@ -84,7 +84,7 @@ def test_a_group_of_which_too_few_are_left_ends_the_round_in_words(tmp_path: Pat
     wait_for(ended(server, "failed"))
     with server.runtime.database.read() as session:
         reason = session.scalars(select(RoundRow.reason).where(RoundRow.number == 1)).one()
-    assert reason == "the secure sum failed: a group's sum would be of 2 devices, 3 are needed"
+    assert reason == "the secure sum failed: a group's sum would have 2 devices; 3 are needed"
     assert server.state() == before
     server.stop()
 

@@ -131,9 +131,9 @@ def test_a_servers_plan_is_simulated_by_the_command_that_it_tells(
     [
         ({"data": {"normalization": "federated"}}, "take them from the plan.json of a simulated run, or use 'client'"),
         ({"data": {"normalization": "pooled"}}, "use 'federated'"),
-        ({"data": {"split": "random80"}}, "it is for simulations alone; use 'temporal'"),
-        ({"data": {"split": "kfold7_3"}}, "leaks between windows that overlap"),
-        ({"task": {"name": "segmentation"}}, "needs images: say their shape in data.input"),
+        ({"data": {"split": "random80"}}, "it is only for simulations; use 'temporal'"),
+        ({"data": {"split": "kfold7_3"}}, "leaks between overlapping windows"),
+        ({"task": {"name": "segmentation"}}, "needs images: set their shape in data.input"),
         ({"task": {"name": "clasification"}}, "did you mean 'classification'"),
         (
             {"task": {"name": "masked_reconstruction"}, "rollout": {"mode": "manual"}},

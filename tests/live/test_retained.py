@@ -115,4 +115,4 @@ def test_a_device_says_that_nobody_announces_its_federation(
     world.runtime.accounts.grant("none", "d", username("none", "d"), "d")
     name = username("none", "d")
     with agent(world.config(tmp_path, "d", "none", username=name, password="d")) as device:
-        until(lambda: device.says("nobody announces this federation: is [agent] federation right"))
+        until(lambda: device.says("this federation isn't announced: check [agent] federation"))

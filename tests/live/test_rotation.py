@@ -92,7 +92,7 @@ def test_a_revoked_device_is_cut_off_says_so_and_stops_asking(
         until(lambda: device.connected)
         revoke(world, name)
         until(lambda: not device.connected)
-        until(lambda: device.says("was revoked; it needs a token made for it to come back"))
+        until(lambda: device.says("was revoked; it needs a token made for it to return"))
         until(lambda: len(asked) == 1)
         assert device.supervisor.agent.connection_error.startswith("the broker refuses this device: Not authorized")
 

@@ -245,12 +245,12 @@ def test_a_device_answers_one_request_a_round_and_an_update_as_such_is_refused(t
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": {"name": "fedavg", "aggregation": "median"}}, "must see every client's parameters"),
+        ({"method": {"name": "fedavg", "aggregation": "median"}}, "needs every client's parameters"),
         ({"method": {"name": "fesem"}}, "choose a method such as fedavg"),
         ({"rounds": {"norm_factor": 5.0}}, "judges single updates"),
         ({"rounds": {"clients_per_round": 2}}, "a round has 2 devices"),
         ({"rounds": {"clients_per_round": 10_001}}, "10000 at most"),
-        ({"rounds": {"sampling": "examples"}}, "not told how many examples"),
+        ({"rounds": {"sampling": "examples"}}, "doesn't know the number"),
     ],
 )
 def test_a_plan_that_needs_single_updates_is_refused_in_words(

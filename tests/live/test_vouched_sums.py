@@ -185,4 +185,4 @@ def test_the_commands_list_devices_and_import_what_was_signed_elsewhere(
     )
     refused = CliRunner().invoke(vouch_app, ["import", str(tmp_path / "devices.txt"), *where])
     assert refused.exit_code != 0
-    assert "isn't a file that `vouch sign` writes" in refused.output
+    assert "isn't a file from `vouch sign`" in refused.output

@@ -13,6 +13,7 @@ from export.runtime import ModelMetadata, Session
 from gaitway.input_spec import InputSpec
 from models import OptionError, build
 from models.har_features import FEATURES, HarFeatures
+from models.registry import new_plan_options
 from tests.models.har_reference import reference
 
 
@@ -72,6 +73,33 @@ def test_the_seed_alone_draws_the_cosines() -> None:
         build("har_features", classes=2, cosines=-1)
     with pytest.raises(OptionError, match="seed=-1"):
         build("har_features", classes=2, seed=-1)
+
+
+def test_a_new_plan_has_minirocket_and_an_old_one_keeps_its_cosines() -> None:
+    old, new = (build("har_features", classes=2, **options) for options in ({}, new_plan_options("har_features", {})))
+    assert old.options == {"features": 0, "cosines": 600, "seed": 0}
+    assert new.options == {"features": 600, "cosines": 0, "seed": 0}
+    assert old.feature_dim == new.feature_dim == 783  # what a device sends is as long as before
+    assert new.orientation_free_columns == old.orientation_free_columns
+    assert new_plan_options("har_features", {"cosines": 17}) == {"cosines": 17}
+    assert build("har_features", classes=2, features=2000).feature_dim == 2183
+    with pytest.raises(OptionError, match="expected one of the two"):
+        build("har_features", classes=2, features=600, cosines=600)
+    for strange in (-2, 7, 2002):
+        with pytest.raises(OptionError, match=f"features={strange}: expected an even number"):
+            build("har_features", classes=2, features=strange)
+
+
+def test_the_columns_of_the_acceleration_are_the_same_without_a_gyroscope(windows: np.ndarray) -> None:
+    module = build("har_features", classes=2, features=600)
+    otherwise = windows.copy()
+    otherwise[..., 3:] = np.random.default_rng(0).normal(size=(64, 128, 3))
+    has = module.acceleration.bool()
+    assert has.nonzero().flatten().tolist() == list(module.acceleration_columns)
+    before, after = (module(torch.from_numpy(x)).features for x in (windows, otherwise))
+    assert torch.equal(before[:, has], after[:, has])
+    assert (before != after)[:, ~has].any(0).all()
+    assert set(module.gravity_columns) < set(module.acceleration_columns)
 
 
 @pytest.mark.ci  # edge_agent/training/test_heads.py exports a smaller one and compares its answers with torch's

@@ -156,13 +156,15 @@ def test_files_that_are_more_or_less_than_tensors_are_refused(
     with pytest.raises(CheckpointError, match="not a torch file of tensors alone"):
         load_pretrained(network(), path)
     torch.save(Runs(), path, _use_new_zipfile_serialization=False)
-    with pytest.raises(CheckpointError, match="holds more than tensors, which is never loaded"):
+    with pytest.raises(CheckpointError, match="contains more than tensors, which is never loaded"):
         load_pretrained(network(), path)
     torch.save([torch.zeros(1)], path)
-    with pytest.raises(CheckpointError, match="it holds a list; expected a dictionary of tensors, a state_dict"):
+    with pytest.raises(
+        CheckpointError, match="it contains a list; expected only a dictionary of tensors, a state_dict"
+    ):
         load_pretrained(network(), path)
     torch.save({"state_dict": {"conv1.weight": torch.zeros(1)}}, path)
-    with pytest.raises(CheckpointError, match=r"it holds a dictionary with \['state_dict'\]; expected"):
+    with pytest.raises(CheckpointError, match=r"it contains a dictionary with \['state_dict'\]; expected"):
         load_pretrained(network(), path)
     path.write_text("no weights")
     with pytest.raises(CheckpointError, match=r"neither a safetensors file nor one of torch\.save; .*b'no weights'"):

@@ -183,7 +183,7 @@ def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path, mark: str, 
         process = demo(mark, *SMALLEST, *ANY_PORTS, option, str(port), "--out", str(tmp_path / "out"))
         output, _ = process.communicate()
     assert process.returncode == 2
-    assert f"port {port} on 127.0.0.1 is taken" in output
+    assert f"port {port} on 127.0.0.1 is used" in output
     assert f"choose another with {option}" in output
     assert "Traceback" not in output
     assert not (tmp_path / "out").exists()

@@ -15,7 +15,7 @@ from aggregator_api.core.settings import Settings
 from gaitway.__main__ import PROGRAMS
 from sim.experiment.settings import OPTIONS, default_of
 
-LEFT_OUT = re.compile(r"default|without|else|only|none|instead|also|repeat|by itself|if not|may be left out|Only", re.I)
+LEFT_OUT = re.compile(r"default|without|only|none|instead|also|repeat|if not|not needed|needed except", re.I)
 """Words one of which says what it means to leave an option out."""
 OF_ANOTHER = {"agent enrol --federation", "agent enrol --device", "agent enrol --token-file", "agent label --from"}
 """Options whose help says that they go with another one, or stand for another."""

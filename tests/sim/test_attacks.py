@@ -75,7 +75,7 @@ def test_labels_of_sums_are_flipped_once() -> None:
 
 
 def test_a_share_that_is_nobody_is_refused(data: FederatedData) -> None:
-    with pytest.raises(SettingsError, match=r"--attackers 0.05 of 5 clients is nobody; take 0.1 or more"):
+    with pytest.raises(SettingsError, match=r"--attackers 0.05 of 5 clients selects no clients; use 0.1 or more"):
         build_simulation(resolve(settings_for("fedavg", model="har_cnn", attack="noise", attackers=0.05)), data)
     assert build_simulation(resolve(settings_for("fedavg", model="har_cnn", attackers=0.0)), data).attack is None
     with pytest.raises(SettingsError, match=r"--attackers 0.3: say with --attack what they do"):
@@ -85,14 +85,14 @@ def test_a_share_that_is_nobody_is_refused(data: FederatedData) -> None:
 @pytest.mark.parametrize(
     ("method", "attack", "why"),
     [
-        ("centralized", "noise", "centralized sends nothing; take fedavg"),
+        ("centralized", "noise", "centralized sends nothing; use fedavg"),
         ("fedproto", "sign_flip", "fedproto sends no model that all clients start a round from"),
         (
             "fedavg",
             "class_swap",
-            "not on what fedavg sends; of it there are noise, sign_flip, scaling, label_flip, lit",
+            "doesn't apply to what fedavg sends; use noise, sign_flip, scaling, label_flip, lit",
         ),
-        ("analytic", "examples", "not on what analytic sends; of it there are noise, .*, class_swap, collusion"),
+        ("analytic", "examples", "doesn't apply to what analytic sends; use noise, .*, class_swap, collusion"),
     ],
 )
 def test_what_cannot_be_attacked_is_said(method: str, attack: str, why: str, data: FederatedData) -> None:

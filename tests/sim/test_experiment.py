@@ -126,7 +126,7 @@ def test_a_plan_for_other_classes_is_refused(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "the plan is for the classes a, b, synthetic has" in done.output
     done = CliRunner(env={"COLUMNS": "300"}).invoke(app, [*words, "--preset", "synthetic-smoke"])
-    assert "give one of them" in done.output
+    assert "give only one" in done.output
 
 
 def test_presets_repeat_papers_without_a_servers_screening() -> None:
@@ -143,7 +143,7 @@ INFO = CheckpointInfo("hart_alp", HART, ("a", "b"), InputSpec.windows((0.0,) * 6
 def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "mae.safetensors", build("hart_alp", classes=2, **HART), INFO)
     given = {"model": "hart_alp", "init": tmp_path / "mae.safetensors"}
-    with pytest.raises(SettingsError, match=r"holds a hart_alp whose .* start from a checkpoint of the same model"):
+    with pytest.raises(SettingsError, match=r"contains a hart_alp whose .* start from a checkpoint of the same model"):
         _ = resolve(settings_for("fedali", **given, set=["model.feature_dim=32", "model.blocks=1"])).networks
 
 

@@ -111,6 +111,20 @@ def test_with_worse_sensors_a_new_client_is_scored_by_each(data: FederatedData, 
 
 
 @pytest.mark.ci
+def test_without_a_gyroscope_a_new_client_is_served_by_the_features_that_it_has(tmp_path: Path) -> None:
+    """What the missing sensor would say has no weight, so another gyroscope's numbers would change nothing."""
+    given = {"model": "har_features", "rounds": 1, "holdout": "leave-subjects-out:1"}
+    settings = settings_for("analytic", **given, set=["holdout.worse_sensors=true"])
+    assert settings.models[0].options == {"features": 600}  # a new plan writes it down
+    simulation = build_simulation(resolve(settings), load_data(resolve(settings), None, tmp_path, None))
+    list(simulation.run_rounds())
+    assert settings.holdout is not None
+    found = score_new_clients(simulation, settings.holdout)["heads"]
+    lacking, whole = (found[way]["0"]["shared"]["macro_f1"]["mean"] for way in ("no_gyroscope", "as_recorded"))
+    assert lacking > whole - 0.2
+
+
+@pytest.mark.ci
 def test_as_it_joins_a_turned_phone_takes_the_head_that_knows_no_axes(tmp_path: Path) -> None:
     """Its score is the same however the phone is turned; that of the other head is not."""
     settings = settings_for("analytic", model="har_features", rounds=1, holdout="leave-subjects-out:1")

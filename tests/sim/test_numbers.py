@@ -111,8 +111,8 @@ def test_a_recording_becomes_a_time_line_of_numbers(exported: Exported) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--data", "ucihar", "--task", "regression"), "learns a number an example, and ucihar has none"),
-        (("--data", "synthetic_logistic", "--model", "logistic", "--task", "regression"), "one class an example"),
+        (("--data", "ucihar", "--task", "regression"), "learns a number per example, but ucihar has none"),
+        (("--data", "synthetic_logistic", "--model", "logistic", "--task", "regression"), "one class per example"),
         ((*DATA, *LEARNT, "--method", "fedproto"), "regression has no classes"),
         ((*DATA, *LEARNT, "--labelled-per-class", "3"), "regression uses none"),
         ((*DATA, "--task", "regression", "--set", "task.spread=0"), "a spread above 0"),

@@ -95,7 +95,7 @@ def test_a_group_of_which_too_few_are_left_ends_the_sum(tmp_path: Path) -> None:
     crowd = load_data(resolve(given), None, tmp_path, None)
     record = next(build_simulation(resolve(given), crowd).run_rounds())
     assert len(record["lost"]) == 1, "the sum of all others would be of eleven, which is enough"
-    assert "a group's sum would be of 2 devices, 3 are needed" in record["failed"]
+    assert "a group's sum would have 2 devices; 3 are needed" in record["failed"]
 
 
 def test_clients_add_noise_to_the_sum_and_its_account_grows(data: FederatedData) -> None:
@@ -164,7 +164,7 @@ def test_too_few_clients_fail_the_round_and_leave_the_state(data: FederatedData)
     ({"method": "fedavg", "precision": "int8"}, "set --precision lossless"),
     ({"method": "fedavg", "clients_per_round": 2}, "a sum 3 at least"),
     ({"method": "fedavg", "set": ["rounds.norm_factor=10"]}, "rounds.norm_factor=null"),
-    ({"method": "fedavg", "set": ["aggregation=median"]}, "must see every client's parameters"),
+    ({"method": "fedavg", "set": ["aggregation=median"]}, "needs every client's parameters"),
 ])  # fmt: skip
 def test_what_must_see_single_updates_is_refused_before_the_first_round(
     options: dict, words: str, data: FederatedData

@@ -276,7 +276,7 @@ def test_a_round_that_loses_everybody_keeps_the_state(few: FederatedData) -> Non
     before = simulation.state
     record = next(simulation.run_rounds())
     assert simulation.state is before
-    assert record["failed"] == "quorum not reached: 0 updates came, 1 are needed"
+    assert record["failed"] == "quorum not reached: got 0 updates, 1 are needed"
     assert record["train_loss"] is None
     assert record["personalization"] is None
     assert record["bytes_up"] == 0

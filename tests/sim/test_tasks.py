@@ -163,13 +163,13 @@ def test_a_network_that_does_not_fit_is_refused_in_words(tmp_path: Path) -> None
             "segmentation",
             "har_cnn",
             "fedavg",
-            "one class an example and a number an example, segmentation learns another",
+            "one class per example and a number per example, but segmentation learns another",
         ),
         (
             "segmentation",
             "segmenter_small",
             "fedavg",
-            "give --task classification or masked_reconstruction or regression",
+            "use --task classification or masked_reconstruction or regression",
         ),
         ("classification", "segmenter_small", "fedavg", "segmenter_small learns segmentation, not classification; "),
         (
@@ -184,7 +184,7 @@ def test_a_network_that_does_not_fit_is_refused_in_words(tmp_path: Path) -> None
             "fedavg",
             "learns classification or regression, not masked_reconstruction; models of these windows that do: hart",
         ),
-        ("masked_reconstruction", "har_cnn", "fedproto", "the method fedproto takes prototypes of classes, and the"),
+        ("masked_reconstruction", "har_cnn", "fedproto", "the method fedproto uses class prototypes, but the"),
         ("segmentatoin", "har_cnn", "fedavg", "unknown task 'segmentatoin'; did you mean 'segmentation'?"),
     ):
         done = CliRunner(env={"COLUMNS": "300"}).invoke(

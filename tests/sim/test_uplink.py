@@ -125,5 +125,5 @@ def test_the_precision_is_written_down_and_a_directory_keeps_to_it(few: Federate
     assert json.loads((tmp_path / "config.json").read_text())["precision"] == "int8"
     with pytest.raises(RunDirectoryError, match="precision = 'int8', this one has 'lossless'"):
         run(settings_for(rounds=1), tmp_path, data=few)
-    with pytest.raises(SettingsError, match=r"precision: expected .*came: 'int4'"):
+    with pytest.raises(SettingsError, match=r"precision: expected .*got 'int4'"):
         settings_for(precision="int4")

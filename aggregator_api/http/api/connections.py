@@ -1,4 +1,4 @@
-"""How long a connection may take, and how many there may be: what uvicorn leaves to a proxy.
+"""Limits on the duration and number of connections, which uvicorn leaves to a proxy.
 
 A client has `header_timeout_s` for a request's headers and `body_timeout_s` for each MiB of its body, and is cut off if
 it reads nothing of an answer for `write_timeout_s`. Connections above `max_connections` are not queued, for half-sent
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         self._http.resume_writing()
 
     def begin_request(self, has_body: bool) -> asyncio.Event:
-        """Go on to a request's body or answer; return what is set when it is answered or its client is gone."""
+        """Continue with a request's body or response; return an event for its completion or the client's departure."""
         self._request_ended = asyncio.Event()
         self.answer_has_begun = False
         if has_body:
@@ -145,11 +145,11 @@ class Connection(asyncio.Protocol):
         return self._request_ended
 
     def end_body(self) -> None:
-        """Wait for the application from now on, which nobody is cut off for."""
+        """Wait for the application from now on, without a time limit for the client."""
         self._enter(ConnectionPhase.ANSWER, None)
 
     def end_answer(self) -> None:
-        """Wait for the next request's headers, and until then for the client's reading what was sent."""
+        """Wait for the next request's headers, and until then for the client to read the response."""
         self._request_ended.set()
         self._enter(ConnectionPhase.HEADERS, self._limits.header_s + self._limits.idle_s)
 

@@ -1,1 +1,1 @@
-"""What REST and pages show: rows as pydantic models, and the queries that read them."""
+"""Views for REST and pages: rows as pydantic models, and the queries that read them."""

@@ -1,4 +1,4 @@
-"""Federations held against each other, and a version against the one that it would replace.
+"""Compares federations with each other, and a version with the one that it would replace.
 
 Several federations side by side: scores over rounds, class by class, and paired over the devices that they share.
 What is compared are the scores of devices' own models, on their own holdouts. A device counts as the same in two
@@ -80,14 +80,14 @@ class PairedDifference(NamedTuple):
 
 
 def compared(row: FederationRow, scores: dict[int, RoundScore]) -> ComparedFederation:
-    """Put a federation's scores, by their rounds' numbers, beside what they are measured in."""
+    """Return a federation's scores by round, with their metrics."""
     plan = row.parsed_plan
     metric, of_class = metric_of(plan)[1], class_metric_of(plan)
     return ComparedFederation(row.name, plan, row.status, metric, of_class, scores, max(scores, default=0))
 
 
 def paired(session: Session, row: FederationRow, number: int, other: FederationRow, base: int) -> PairedDifference:
-    """Pair what devices measured in a round of a federation with what they measured in a round of another."""
+    """Pair devices' scores in rounds of two federations."""
     name, metric = metric_of(row.parsed_plan)
     own, theirs = (_by_device(session, *which, f"{name}_after") for which in ((row, number), (other, base)))
     gains = [metric.gain(own[device], theirs[device]) for device in sorted(own.keys() & theirs.keys())]
@@ -144,7 +144,7 @@ class SettingsChange(NamedTuple):
 
 
 class VersionDifference(NamedTuple):
-    """A version beside the present one; without a present one all comparisons are empty."""
+    """A version compared with the current one; without one, all comparisons are empty."""
 
     new: VersionSource
     old: VersionSource | None

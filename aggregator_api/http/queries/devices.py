@@ -1,4 +1,4 @@
-"""A device's history round by round, what it does now, and what a federation waits for."""
+"""A device's history by round, its current state, and what a federation waits for."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def activity(session: Session, federation: FederationRow, device: DeviceRow) -> 
 
 def _not_approved_reason(device: DeviceRow) -> str:
     if device.enrolment == "revoked":
-        return "It was revoked: its keys and its account are void. A token made for it lets it come back."
+        return "It was revoked: its keys and its account are invalid. A token made for it lets it return."
     if device.enrolment == "pending":
         return "It has enrolled and waits for an operator's approval."
     return ""
@@ -175,7 +175,7 @@ def _left_out(device: DeviceRow) -> str:
     left_s = (device.left_out_until or 0.0) - time.time()
     if left_s <= 0:
         return ""
-    return f"It has missed {device.missed_rounds:,} rounds in a row, so none draws it for another {left_s:.0f} s."
+    return f"It has missed {device.missed_rounds:,} rounds in a row, so none will draw it for another {left_s:.0f} s."
 
 
 def _federation_idle_reason(federation: FederationRow) -> str:
@@ -188,9 +188,9 @@ def _federation_idle_reason(federation: FederationRow) -> str:
 
 def _device_reason(device: DeviceRow) -> str:
     if device.state == "offline":
-        return "It is offline: its program does not run, or it does not reach the broker."
+        return "It is offline: its program isn't running, or it can't reach the broker."
     if device.state == "collecting":
-        return f"It does not have enough labelled windows yet{_detail_suffix(device)}."
+        return f"It doesn't have enough labelled windows yet{_detail_suffix(device)}."
     return ""
 
 
@@ -202,8 +202,8 @@ def _in_sums(session: Session, federation: FederationRow, device: DeviceRow) -> 
     if row is None:
         return f"It has sent no sums yet{_detail_suffix(device)}."
     if row.sha256 is None:
-        rest = "the next version is without them" if row.changed_at else "none are left"
-        return f"Its sums were taken out; {rest}."
+        rest = "the next version excludes them" if row.changed_at else "none are left"
+        return f"Its sums were removed; {rest}."
     sums = f"Its sums of {row.examples:,} windows"
     if row.changed_at is None:
         return f"{sums} are in the model since version {row.published_version}."
@@ -215,25 +215,25 @@ def _in_masked_sum(session: Session, device: DeviceRow) -> str:
     """Say whether the newest sum has a device; with what, only the device knows."""
     row = contributions.find_masked(session, device)
     if row is not None and row.seen and row.seen == row.reported:
-        return "It sits out until its sums change: they are in a sum that was impossible, and aren't added again."
+        return "It sits out until its sums change: they were in an impossible sum, and aren't added again."
     if row is None or row.version is None:
         return f"The newest version's sum doesn't have it{_detail_suffix(device)}."
     others = "" if row.reported == row.sequence else ", and it would add other sums by now"
-    return f"It is in the sum of version {row.version}{others}. What it added, only the device knows."
+    return f"It is in the sum of version {row.version}{others}. Only the device knows what it added."
 
 
 def _in_round(current: RoundRow, part: ParticipationRow | None, device: DeviceRow) -> str:
     number = current.number
     if current.phase == RoundPhase.AGGREGATING:
-        return f"Round {number} is being aggregated; the next one invites devices anew."
+        return f"Round {number} is being aggregated; the next one sends new invitations."
     if part is None:
         return f"It is ready, and was not drawn into round {number}."
     if part.outcome == ClientStatus.RECEIVED:
         others = f"{current.pending:,} other{'' if current.pending == 1 else 's'}"
-        return f"Its update of round {number} has come; the round waits for {others}."
+        return f"Its update of round {number} has arrived; the round waits for {others}."
     if part.outcome == ClientStatus.LOST:
-        return f"Round {number} has given it up, for it was offline too long{_detail_suffix(device)}."
-    own_words = f": {device.detail}" if device.detail else ", and has not said why it does not begin"
+        return f"Round {number} dropped it because it was offline too long{_detail_suffix(device)}."
+    own_words = f": {device.detail}" if device.detail else ", and hasn't said why it doesn't start"
     return f"It is invited to round {number}{own_words}."
 
 
@@ -261,7 +261,7 @@ def waiting_for(session: Session, federation: FederationRow) -> str:
                 f"in one of {rounds.noise_bands:,} published rounds at most"
             )
         if unknown := repositories.count_unknown(session, federation, rounds.cohort_tags):
-            but += f"; {unknown:,} online cannot take part in secure sums, for they have not enrolled with a key"
+            but += f"; {unknown:,} online can't take part in secure sums because they haven't enrolled with a key"
         devices = "device" if needed == 1 else "devices"
         return f"No round is open: {ready:,} of the {needed:,} {devices}{groups} that a round needs are online{but}."
     return "No round is open; the next one is about to begin."

@@ -1,4 +1,4 @@
-"""What the operator reads: rows as views, in pages; every function works inside its caller's session."""
+"""Queries for operators: rows as views, in pages; every function works inside its caller's session."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def round_detail(session: Session, row: RoundRow) -> resources.RoundDetail:
 
 
 def participants(session: Session, row: RoundRow, page: PageParams) -> resources.Page[resources.Participant]:
-    """List the devices of a round, with the updates that came."""
+    """List the devices of a round, with their updates."""
     updates = {
         update.device_id: update for update in session.scalars(select(UpdateRow).where(UpdateRow.round_id == row.id))
     }
@@ -408,7 +408,7 @@ def columns(row: Any) -> dict[str, Any]:
 
 
 class EventFilter(NamedTuple):
-    """Which events are wanted; what is empty or None narrows nothing."""
+    """A filter of events; empty or None values don't restrict it."""
 
     kinds: tuple[str, ...] = ()
     device: str = ""

@@ -1,4 +1,4 @@
-"""What REST answers and pages show: pydantic models read off the rows."""
+"""Views for REST and pages: pydantic models of the rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class View(BaseModel):
 
 
 class Page(BaseModel, Generic[Item]):
-    """A part of a listing, in the order in which things came to be."""
+    """A page of a listing, in order of creation."""
 
     items: list[Item]
     next_cursor: int | None = Field(description="pass it as `cursor` for what follows; null: this is the end")

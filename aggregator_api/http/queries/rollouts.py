@@ -43,7 +43,7 @@ class RolloutView(View):
 
 
 class WaveProgress(View):
-    """The devices that came in with one wave, by their last word."""
+    """The devices of one wave, by their last answer."""
 
     share: float = Field(description="of the devices, that the waves up to this one reach")
     tags: list[str] = Field(default=[], description="groups that it goes to; none: to the share")

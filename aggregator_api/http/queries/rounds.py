@@ -38,7 +38,7 @@ CELLS = {
     "waiting": "is awaited",
     "absent": "not invited",
 }
-"""What a device may have done in a round, and how it is said."""
+"""A device's possible outcomes in a round, and their names."""
 
 
 class Span(NamedTuple):

@@ -33,7 +33,7 @@ from gaitway.tasks import Metric
 
 TEMPLATES = Path(__file__).parent / "templates"
 MIN_TIME_S = 1_000_000_000
-"""Earlier moments are of clocks that nobody had set, and not shown as dates."""
+"""Earlier times come from unset clocks, and aren't shown as dates."""
 MAX_ROOTS = 4
 """Paths of proxies whose templates are kept; there is one, or two."""
 
@@ -130,20 +130,20 @@ def duration_text(seconds: float) -> str:
 
 
 MESSAGES = {
-    404: "There is nothing at this address.",
-    405: "This address takes forms from a page alone, and has nothing to show.",
+    404: "There is no page at this address.",
+    405: "This address only accepts forms from a page.",
 }
 """What is said of errors that no route has met."""
 
 
 class ErrorPages:
-    """Turns problems into pages; whoever must log in first is sent to do so, and comes back."""
+    """Turns problems into pages; redirects to the login page and back if needed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request on, and rewrite what comes back if it is a problem and a person looks at it."""
+        """Pass on the request, and turn a problem into a page for browsers."""
         if scope["type"] != "http" or scope["path"].startswith(PROGRAMS) or not _is_browser(Headers(scope=scope)):
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""What pages show, gathered inside one session from the queries that REST answers with."""
+"""Pages' data, gathered within one session from REST's queries."""
 
 from __future__ import annotations
 

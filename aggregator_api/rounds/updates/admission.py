@@ -1,4 +1,4 @@
-"""Whether an update may come in, judged by its manifest alone: asked before its bytes are taken, and again after."""
+"""Decides from its manifest whether an update is accepted, before its bytes are received and again after."""
 
 from __future__ import annotations
 

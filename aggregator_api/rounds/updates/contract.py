@@ -1,4 +1,4 @@
-"""What a federation accepts: the method, and the schema that every update is held against before it is believed."""
+"""What a federation accepts: the method, and the schema that every update is checked against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half-received updates on disk: the bytes, the manifest, and a log of the chunks that are here.
+"""Partially received updates on disk: the bytes, the manifest, and a log of the received chunks.
 
 A restarted server reads them back and asks only for what is missing. The log is not synced: after a power cut it may
 claim chunks whose bytes were lost, which the sha256 at the end reveals; such an update is asked for from the start.

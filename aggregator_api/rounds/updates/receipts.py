@@ -1,4 +1,4 @@
-"""The rows that a device's messages leave behind: its state, its updates, its metrics, its refusals."""
+"""The rows from a device's messages: its state, its updates, its metrics, its refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether updates are plausible: each as it arrives, and all of a round together at its end."""
+"""Screens updates for plausibility: each on arrival, and all of a round together at its end."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What concerns the database alone."""
+"""The database."""

@@ -1,4 +1,4 @@
-"""The audit: who did what, from where and when, in entries that are only ever added.
+"""The append-only audit log: who did what, from where and when.
 
 Triggers of the database refuse to change or delete an entry, and each entry's digest covers the one before it, so that
 what somebody with the database's password cuts out or rewrites shows in `verify`. A chain cannot tell that its newest

@@ -1,4 +1,4 @@
-"""The server's epoch: a number that rises with every restore, while all the other numbers of its rows come again.
+"""The server's epoch: a number that rises with every restore, while all other numbers in its rows repeat.
 
 Devices remember which rounds they have trained, and the newest that they have believed. A server that was restored
 stands before that, and they would neither train for it nor believe it. A higher epoch tells them: what they remember of

@@ -1,4 +1,4 @@
-"""The ledger: what access has ended, in a file that no backup holds, so that no restore gives the access back.
+"""The ledger of ended access, in a file outside backups, so that no restore brings the access back.
 
 Triggers of the database note each key, token and device whose access ends, whichever statement ends it, in the table
 `ended_access`; what takes a device's sums out of a continuous federation notes that there as well. A transaction

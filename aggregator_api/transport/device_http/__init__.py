@@ -1,1 +1,1 @@
-"""The server's other way to the devices, where no broker is in reach: streams of what is said, and what they post."""
+"""Transport over HTTP for devices that can't reach a broker: event streams, and posted messages."""

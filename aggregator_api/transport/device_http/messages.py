@@ -1,4 +1,4 @@
-"""What devices post, on its way to the thread that handles all messages, and the answers that it gives them."""
+"""Passes devices' posted messages to the thread that handles all messages, and returns its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server says to devices over HTTP: one stream of server-sent events for each device, as a broker has it.
+"""The server's messages over HTTP: one stream of server-sent events per device, like at a broker.
 
 Announcements, invitations and offers are retained: a stream begins with the present ones, and of several that a slow
 reader has not taken, it gets the newest alone. So what waits for a device is bounded, whatever is said meanwhile.

@@ -1,1 +1,1 @@
-"""The server's way to the devices: a broker's client, the embedded broker, and Mosquitto's configuration."""
+"""Transport over MQTT: a broker's client, the embedded broker, and Mosquitto's configuration."""

@@ -1,4 +1,4 @@
-"""What the server needs of a message broker, and the MQTT client that gives it."""
+"""The server's interface to a message broker, and its MQTT client."""
 
 from __future__ import annotations
 

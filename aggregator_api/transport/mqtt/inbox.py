@@ -1,4 +1,4 @@
-"""A bounded queue between the network's thread, which must never wait for a disk, and the one thread that works."""
+"""A bounded queue between the network thread, which must never wait for a disk, and the worker thread."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What takes the Sensor Logger app's messages: a bounded HTTP listener, or a topic of an MQTT broker, into one inbox.
+"""Receives the Sensor Logger app's messages, by a bounded HTTP listener or an MQTT topic, into one inbox.
 
-What is wrong with a message is said to the phone at once, in words.
+Errors in a message are reported to the phone at once.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Vocabulary(ActivityWords):
 PATH = "/v1/sensor-logger/"
 SHOWN_TO_USER_STATUS = 499
 STATUS = {Outcome.ACCEPTED: 200, Outcome.REFUSED: SHOWN_TO_USER_STATUS, Outcome.BROKEN: 400, Outcome.BUSY: 503}
-ENROL = "not enrolled: the token in the URL is not that of this device; see docs/phones.md"
+ENROL = "not enrolled: the token in the URL isn't this device's; see docs/phones.md"
 UNKNOWN = f"unknown path; set the app's Push URL to http://ADDRESS:PORT{PATH}TOKEN"
 
 
@@ -167,7 +167,7 @@ class _Request(BoundedRequest):
         if length is None:
             self._say(411, "a Content-Length is needed")
         elif length > self.server.max_bytes:
-            self._say(413, f"a message may have {self.server.max_bytes:,} bytes; choose a shorter batch period")
+            self._say(413, f"a message may have at most {self.server.max_bytes:,} bytes; choose a shorter batch period")
         elif (body := read_body(self.rfile, length)) is None:
             self.close_connection = True
         else:

@@ -1,11 +1,11 @@
-"""One message of the Sensor Logger app, from bytes that nobody vouches for to arrays in known units and signs.
+"""A message of the Sensor Logger app, parsed from untrusted bytes into arrays with checked units and signs.
 
 {"messageId", "sessionId", "deviceId", "payload": [{"name", "time": nanoseconds, "values": {…}}]}: the same over HTTP
 and MQTT. pydantic's parser bounds the depth (200), the caller the size, this module the number of entries.
 
-The length of gravity tells g from m/s² in any position. Its sign cannot be told from the samples alone (with all
-three axes turned round, gravity still turns as the gyroscope says), so it is checked in a known position: the phone
-lies flat, screen up, and the user writes the annotation "calibrate".
+The length of gravity distinguishes g from m/s² in any position. Samples alone don't reveal its sign (with all three
+axes inverted, gravity still rotates as the gyroscope says), so it is checked in a known position: the phone lies flat,
+screen up, and the user enters the annotation "calibrate".
 """
 
 from __future__ import annotations

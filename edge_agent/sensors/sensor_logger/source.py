@@ -1,4 +1,4 @@
-"""Phones as a sensor source: a transport fills the inbox, this thread empties it into the collector."""
+"""Phones as a sensor source: a transport fills the inbox, and this thread passes its messages to the collector."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class PhoneSource(ThreadedSource):
     def _listen(self, inbox: PhoneInbox, collector: Collector, plan: Plan, stop: threading.Event) -> None:
         vocabulary = Vocabulary(self.config.phone, plan.labels)
         if vocabulary.unknown:
-            words = f"[phone] annotations names {', '.join(vocabulary.unknown)}, which the plan has not"
+            words = f"[phone] annotations names {', '.join(vocabulary.unknown)}, which the plan doesn't have"
             log.warning("%s; its labels are %s", words, ", ".join(plan.labels))
             collector.health.note(words)
         stream = PhoneStream(collector, self.config.phone.reorder_s, vocabulary.activity_of)

@@ -1,8 +1,8 @@
-"""From a phone's messages, late, repeated and out of order as they are, to recordings in order of time.
+"""Turns a phone's late, repeated and out-of-order messages into recordings in order of time.
 
-A sample becomes final `reorder_s` after the newest one; until then everything is sorted in by its time, so what comes
-out does not depend on the order in which messages came. Total acceleration is `accelerometer` + `gravity`, the latter
-interpolated; a phone that sends `totalacceleration` needs neither.
+A sample becomes final `reorder_s` after the newest one; until then samples are sorted by time, so the result doesn't
+depend on the order of messages. Total acceleration is `accelerometer` + `gravity`, the latter interpolated; a phone
+that sends `totalacceleration` needs neither.
 """
 
 from __future__ import annotations

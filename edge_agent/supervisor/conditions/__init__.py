@@ -1,1 +1,1 @@
-"""When a device trains: what is read of it, and what that means."""
+"""The conditions for training: their readings, and their evaluation."""

@@ -1,4 +1,4 @@
-"""Reads what `watcher` judges: psutil, sysfs, NetworkManager, and jetson-stats (jtop) if it is installed and runs."""
+"""Reads the conditions that `watcher` evaluates: psutil, sysfs, NetworkManager, and jetson-stats (jtop) if it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under what conditions a device trains: what was read, what blocks training, and the thread that posts what changes.
+"""The conditions for training: their readings, what blocks training, and the thread that posts changes.
 
 The list mirrors the constraints of Android's WorkManager: power, idleness, network, battery, storage; and adds heat,
 memory and the user's quiet hours.
@@ -83,12 +83,12 @@ def _power(found: Conditions, settings: ConditionsSection) -> Iterator[Blocker]:
     if found.charging is False:
         yield Blocker("charging", "it is not charging")
     if found.charging is None and found.has_battery:
-        yield Blocker("charging", "its battery does not say whether it charges")
+        yield Blocker("charging", "its battery doesn't report whether it is charging")
     if found.battery_percent is not None and found.battery_percent < settings.min_battery_percent:
         percent, least = found.battery_percent, settings.min_battery_percent
         yield Blocker("battery", f"its battery is at {percent:.0f} %, below {least:g} %")
     if found.saving_power:
-        yield Blocker("battery", "it saves power")
+        yield Blocker("battery", "it is in power-saving mode")
 
 
 def _load(found: Conditions, settings: ConditionsSection, hottest_c: float) -> Iterator[Blocker]:
@@ -100,7 +100,7 @@ def _load(found: Conditions, settings: ConditionsSection, hottest_c: float) -> I
     if found.metered:
         yield Blocker("network", "its network connection is metered")
     if found.temperature_c is not None and found.temperature_c >= hottest_c:
-        yield Blocker("temperature", f"it is {found.temperature_c:.0f} °C hot, the limit is {hottest_c:g} °C")
+        yield Blocker("temperature", f"its temperature is {found.temperature_c:.0f} °C; the limit is {hottest_c:g} °C")
 
 
 def _room(found: Conditions, settings: ConditionsSection) -> Iterator[Blocker]:
@@ -109,7 +109,7 @@ def _room(found: Conditions, settings: ConditionsSection) -> Iterator[Blocker]:
         (_DISK, "disk", found.free_disk_mb, settings.min_free_disk_mb),
     ):
         if free is not None and free < least:
-            yield Blocker(condition, f"only {free:,.0f} MB of its {what} are free, fewer than {least:,}")
+            yield Blocker(condition, f"only {free:,.0f} MB of its {what} are free, less than {least:,}")
     for hours in settings.quiet_hours:
         begin, end = minutes_of(hours)
         inside = found.minute is not None and (found.minute - begin) % _DAY < (end - begin) % _DAY

@@ -1,1 +1,1 @@
-"""A first description of unknown files: what is guessed of their text, columns, units and names, and how surely."""
+"""Guesses a first description of unknown files: their text, columns, units and names, and how sure each is."""

@@ -1,4 +1,4 @@
-"""A first description of unknown files, as TOML with a comment on each guess, tried on the files themselves."""
+"""Drafts a description of unknown files as TOML, with a comment on each guess, and tries it on the files."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def draft(root: Path | str, progress: Callable[[int, str], None] | None = None) 
     kind, gyro_kind = _described_kinds([_of_two_sensors(file_kind) for file_kind in looked.kinds])
     count = len(kind.names) + (len(gyro_kind.names) if gyro_kind else 0)
     seen = f"{count} files of this layout, {sum(len(file_kind.names) for file_kind in looked.kinds) - count} of others"
-    found = Draft(remarks=[f"written by looking at {root.name}: {seen}"])
+    found = Draft(remarks=[f"guessed from {root.name}: {seen}"])
     if looked.utf_16:
         found.remarks.append(f"{len(looked.utf_16)} files are UTF-16 and cannot be read, such as {looked.utf_16[0]!r}")
     found.remarks += [f"left out: {why}" for why in looked.unreadable]
@@ -269,15 +269,15 @@ def _describe_words(table: _Table, reading: sensors.TableReading, found: Draft) 
         paths["client_2"] = unit
         listed = ", ".join(sorted(unit.distinct))
         found.remarks.append(
-            f"{listed} hold the same recordings: units that a person wears at a time? Each is a client"
+            f"{listed} contain the same recordings, probably units worn at the same time; each is a client"
         )
     pattern = roles.write_pattern(names, paths, by_sensor=table.by_file)
     groups = re.findall(r"\(\?P<(\w+)>", pattern)
     missing = " and the ".join(role for role in ("client", "activity") if levels[role] is None)
-    why = f"{', '.join(groups)} by their names" if groups else "names say nothing of the rows"
-    found.guesses["files"] = Guess(pattern, False, f"{why}; who says the {missing}?" if missing else why)
+    why = f"{', '.join(groups)} by their names" if groups else "names say nothing about the rows"
+    found.guesses["files"] = Guess(pattern, False, f"{why}; nothing names the {missing}" if missing else why)
     if chosen.client is None and "activity" in paths:
-        reason = "nothing says who: all files count as one person's"
+        reason = "no client found: all files count as one person's"
         words["client"] = Guess({"fixed": "one person"}, False, reason)
     return words
 
@@ -313,13 +313,13 @@ def _describe_time(table: _Table, reading: sensors.TableReading, found: Draft) -
         form = _date_format(texts)
         if is_time(table.header[at]) if table.header else form or _are_dates(texts, None):
             date = {"column": table.name(at), "unit": DATE, **({"format": form} if form else {})}
-            why = "texts; is it the day that stands before the month?" if form else "texts; set format if not ISO 8601"
+            why = "texts; check that the day comes before the month" if form else "texts; set format if not ISO 8601"
             found.guesses["time"] = Guess(date, False, why)
             return
     first, rate_hz = _stated_rate(table.kind)
     if rate_hz is not None:
         found.guesses["skip_lines"] = Guess(first, False, "the first lines hold a time and a rate")
-        found.guesses["rate_hz"] = Guess(rate_hz, False, "the rate that stands above the rows")
+        found.guesses["rate_hz"] = Guess(rate_hz, False, "the rate stated above the rows")
         return
     stated = [hz for hz in table.kind.stated_hz if hz and sensors.MIN_HZ <= hz <= sensors.MAX_HZ]
     if stated:
@@ -411,7 +411,7 @@ def _convention(names: Sequence[str], reading: sensors.TableReading) -> Guess:
     if reading.acc.add and any("rotationrate" in "".join(tokens(name)) for name in names):
         return Guess("gravity points down", False, "CoreMotion of Apple calls its columns so")
     if not reading.acc.has_gravity:
-        why = "|acceleration| keeps near no value, and is near 0 at rest"
+        why = "|acceleration| stays near no value, and is near 0 at rest"
         return Guess("without gravity", "gravity" in reading.sure, why)
     return Guess("specific force", False, 'face up, at rest, z is +9.8; of an iPhone it may be "gravity points down"')
 
@@ -432,7 +432,7 @@ def _try(root: Path, found: Draft, progress: Callable[[int, str], None] | None) 
     found.problems = [report.problem for report in reports if report.problem]
     found.remarks += dict.fromkeys(odd_words(reports))
     if len(found.problems) == len(reports):
-        found.remarks.append("no file can be read by these lines; the reasons are below")
+        found.remarks.append("these lines can't read any file, for the reasons below")
         found.guesses = {key: guess._replace(sure=False) for key, guess in found.guesses.items()}
     rates = sorted(report.rate_hz for report in reports if report.rate_hz)
     if rates and described.time is not None:
@@ -448,15 +448,13 @@ def _write_labels(reports: Sequence[FileReport], found: Draft) -> None:
     labels = sorted(words[0] for words in spellings.values())
     for first, *others in spellings.values():
         if others:
-            found.remarks.append(
-                f"{', '.join(map(repr, others))} count as {first!r}: case and blanks make no other label"
-            )
+            found.remarks.append(f"{', '.join(map(repr, others))} count as {first!r}: labels ignore case and blanks")
     if labels and len(labels) <= MAX_LABELS:
         why = "as the files spell them; labels.map merges some, labels.ignore leaves some out"
         found.guesses["labels"] = Guess(labels, False, why)
     elif labels:
-        found.remarks.append(f"{len(labels)} words stand as activities, such as {labels[0]!r}: is it the right place?")
-    else:
         found.remarks.append(
-            'nothing says the activities: add labels = ["…"] and activity = { fixed = "…" } or a group'
+            f"{len(labels)} words are taken as activities, such as {labels[0]!r}: check that this is the right place"
         )
+    else:
+        found.remarks.append('no activities found: add labels = ["…"] and activity = { fixed = "…" } or a group')

@@ -1,4 +1,4 @@
-"""What the names of columns, files and folders say: sensors, axes, units, time, persons and activities.
+"""Interprets names of columns, files and folders: sensors, axes, units, time, people and activities.
 
 `choose` decides between interpretations: evidence for each adds up to one score, and what rivals share is sure.
 """

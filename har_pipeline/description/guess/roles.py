@@ -1,7 +1,7 @@
-"""Who did what, by one joint score over columns, folders and parts of file names.
+"""Finds clients and activities by one joint score over columns, folders and parts of file names.
 
-The activity is the level whose words vary within a person and explain how much a body moves; a person's words recur
-over several activities, and do not. Words that are known (walking, subject3) count beside that.
+The activity is the level whose words vary within a person and explain how much a body moves. A person's words recur
+over several activities and don't explain it. Known words (walking, subject3) count too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns, units and rate by one joint score: every reading of a table that could be is compared with all others.
+"""Finds columns, units and rate by one joint score: every possible reading of a table is compared with all others.
 
 A reading is a column and unit of time, three columns and a unit of the accelerometer with or without gravity, and the
 same of the gyroscope. Evidence adds up: what headers say (names, units), and what bodies do. Gravity: the mean vector
@@ -55,7 +55,7 @@ class Time:
     unit: str | float = ""
     rate_hz: float = field(default=USUAL_RATE_HZ, compare=False)
     score: float = field(default=0.0, compare=False)
-    why: str = field(default="no column is a time; how many rows a second?", compare=False)
+    why: str = field(default="no column is a time; check the rows per second", compare=False)
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,12 @@ def _times(table: Table) -> Iterator[Time]:
             continue
         if counts_rows:
             if table.header:
-                yield Time(column, 1 / USUAL_RATE_HZ, score=COUNTER, why=f"it counts rows; {USUAL_RATE_HZ:g} a second?")
+                yield Time(
+                    column,
+                    1 / USUAL_RATE_HZ,
+                    score=COUNTER,
+                    why=f"it counts rows; check that there are {USUAL_RATE_HZ:g} per second",
+                )
             continue
         yield from _units_of_time(table.name(column), column, values, in_order=bool(in_order))
 
@@ -225,14 +230,14 @@ def _units_of_time(name: str, column: int, values: list[np.ndarray], *, in_order
         factor = TIME_UNITS[unit] if isinstance(unit, str) else unit
         rate_hz = 1 / (step * factor) if step > 0 else np.inf
         if MIN_SLOW_HZ <= rate_hz < MIN_HZ and named and in_order and stated == unit:
-            yield Time(column, unit, rate_hz, TOO_SLOW, f"only {rate_hz:.3g} rows a second: too slow for movements")
+            yield Time(column, unit, rate_hz, TOO_SLOW, f"only {rate_hz:.3g} rows per second: too slow for movements")
         if not MIN_HZ <= rate_hz <= MAX_HZ:
             continue
         since_1970 = SINCE_2000 < first * factor < SINCE_2100
         score = 3.0 * named + 2.0 * in_order + 3.0 * since_1970 - (2.0 if name and not named else 0.0)
         score += 1.0 if USUAL_HZ[0] <= rate_hz <= USUAL_HZ[1] else -2.0
         score += _agreement(stated, unit, 3.0, -4.0)
-        words = [f"{rate_hz:.4g} rows a second", *(["counted from 1970"] if since_1970 else [])]
+        words = [f"{rate_hz:.4g} rows per second", *(["counted from 1970"] if since_1970 else [])]
         words += [] if in_order else ["the rows are not in the order of their times, and are sorted"]
         words += [f"the header says {stated}, the numbers do not"] if stated not in (None, unit) else []
         yield Time(column, unit, rate_hz, score, ", ".join(words))
@@ -309,13 +314,13 @@ def _accs_of(table: Table, size: int, columns: Columns, kind: str, add: Columns,
         present = _steps(spread, (0.15, 3.0), (0.3, 1.5), (0.5, -1.0), otherwise=-4.0)
         present += _steps(off, (0.1, 3.0), (0.25, 1.0), otherwise=-4.0) - 3.0 * (kind == "user" and not add)
         present -= 1.5 * (unit == "mg" and stated is None)  # it may be counts
-        why = f"|{'gravity' if pull else 'acceleration'}| keeps near {level:.4g}, which gravity is in {unit}"
+        why = f"|{'gravity' if pull else 'acceleration'}| stays near {level:.4g}, which is gravity in {unit}"
         yield make(score=score + present, why=why)
         if not add:
             loud = motion.loud * factor
             missing = _steps(motion.spread, (0.3, -3.0), (0.5, 0.5), otherwise=3.0) + 3.0 * (kind == "user")
             missing += (0.5 if 1.5 < loud < 40 else -2.0) - 6.0 * (not motion.signed)
-            why = f"gravity is missing in them: |acceleration| keeps near nothing, and at times is {loud:.3g} m/s²"
+            why = f"they lack gravity: |acceleration| stays near no value, and reaches {loud:.3g} m/s²"
             yield make(has_gravity=False, score=score + missing, why=why)
     if motion and stated is None and not add and motion.spread < 0.5 and motion.level > 0:
         yield _counts(columns, motion, named - 3.0 * (kind == "user"))
@@ -327,7 +332,7 @@ def _counts(columns: Columns, motion: Motion, score: float) -> Axes:
     scale = float(f"{1 / (power if 0.85 < motion.level / power < 1.15 else motion.level):.9g}")
     score += 2.0 + 3.0 * (abs(motion.level / power - 1) < 0.015 and motion.whole)
     shaking = motion.shaking * STANDARD_GRAVITY / motion.level
-    why = f"counts: gravity measures {motion.level:.4g}; the scale is in the sensor's data sheet"
+    why = f"counts: gravity measures {motion.level:.4g}; see the sensor's data sheet for the scale"
     return Axes(columns, "g", scale, shaking=shaking, score=score, why=why)
 
 
@@ -357,7 +362,7 @@ def _gyros(table: Table, size: int, acc: Axes) -> Iterator[Axes]:
             yield Axes(columns, unit, score=score, why=why)
         if motion and stated is None and motion.largest > MAX_TURN and motion.whole:
             up_to = f"counts of up to {motion.largest:.4g}"
-            why = f"{up_to}; the scale is that of ±2000 deg/s in 16 bits, the data sheet knows"
+            why = f"{up_to}; the scale assumes ±2000 deg/s in 16 bits; check the data sheet"
             yield Axes(columns, "deg/s", 2000 / 2**15, score=named + 2.5, why=why)
 
 

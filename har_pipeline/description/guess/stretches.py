@@ -1,6 +1,6 @@
-"""The files that are looked at: stretches of rows that follow one another, and their numbers.
+"""Samples the files: stretches of consecutive rows, and their numbers.
 
-The first lines show how a text file is laid out: separator, header, comments, trailing marks, decimal mark.
+The first lines show a text file's layout: separator, header, comments, trailing marks, decimal mark.
 """
 
 from __future__ import annotations

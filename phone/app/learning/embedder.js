@@ -51,8 +51,9 @@ export class Embedder {
   async begin(file, sha256, plan) {
     const metadata = sha256 === this.sha256 && this.metadata ? this.metadata : readMetadata(file);
     if (plan) checkModel(metadata, plan);
-    const { orientationFree, gravity } = metadata;
-    if (sha256 === this.sha256) return { orientationFree, gravity };
+    const { orientationFree, gravity, acceleration } = metadata;
+    const columns = { orientationFree, gravity, acceleration };
+    if (sha256 === this.sha256) return columns;
     const session = await this.ort.InferenceSession.create(file);
     if (!session.inputNames.includes("x") || !session.outputNames.includes("embedding")) {
       throw new Error(
@@ -62,7 +63,7 @@ export class Embedder {
     const [before, running] = [this.session, [...this.running]];
     void Promise.allSettled(running).then(() => before?.release());
     [this.session, this.metadata, this.sha256, this.done] = [session, metadata, sha256, new WeakMap()];
-    return { orientationFree, gravity };
+    return columns;
   }
 
   /**

@@ -3,7 +3,7 @@
  * As edge_agent/storage/window_store.py has it for a native device.
  */
 
-import { normalized } from "./normalization.js";
+import { CHANNELS, normalized } from "./normalization.js";
 
 /** @typedef {import("../types.js").StoredWindow} StoredWindow */
 /** @typedef {import("../types.js").Examples} Examples */
@@ -22,6 +22,14 @@ export const WINDOW = 128;
 const RATE_HZ = 50;
 /** At least, in seconds, between two sessions whose clocks overlapped; longer than any window. */
 const SESSION_SPACING_S = 60;
+
+/**
+ * Whether a phone has no gyroscope; of no window nobody can tell.
+ * @param {Float32Array} x (n, 128, 6) as it was measured @returns {boolean}
+ */
+export function lacksGyroscope(x) {
+  return x.length > 0 && x.every((value, at) => at % CHANNELS < CHANNELS / 2 || value === 0);
+}
 
 /**
  * Read off a plan's data section how its windows are cut; throws where a phone's are cut otherwise.

@@ -134,6 +134,22 @@ export async function solve(shared, own, clients, damping, columns = null) {
 }
 
 /**
+ * The sums of these features alone: heads solved of them give the others no weight.
+ * @param {FixedSums} sums @param {readonly number[]} columns @returns {FixedSums}
+ */
+export function restricted({ gram, moment, classes }, columns) {
+  const size = moment.length / classes;
+  const used = new Uint8Array(size);
+  for (const column of [...columns, size - 1]) used[column] = 1;
+  const found = { gram: Float64Array.from(gram, Number), moment: Float64Array.from(moment, Number), classes };
+  for (let i = 0, at = 0; i < size; i++) {
+    for (let j = i; j < size; j++, at++) if (!used[i] || !used[j]) found.gram[at] = 0;
+    if (!used[i]) found.moment.fill(0, i * classes, (i + 1) * classes);
+  }
+  return found;
+}
+
+/**
  * The mean of the head on all features and, with so large a share, the one on `columns`, if there are any. Classes behind
  * the shared ones are those of the head on all features: as federation/aggregation/ridge_numpy.py.
  * @param {FixedSums} shared @param {FixedSums | null} own @param {number} clients @param {Damping} damping

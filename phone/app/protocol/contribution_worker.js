@@ -3,6 +3,8 @@
  * and takes up the versions that come of everybody's.
  */
 
+import { lacksGyroscope } from "../learning/examples.js";
+import { restricted } from "../learning/ridge.js";
 import { BROADCAST, FEATURE_MODEL, isOf, roundKey } from "./agent_state.js";
 import { nextSequence, sumsAreDue, sumsUpdate, withdrawalIsDue, withdrawalUpdate } from "./contribution.js";
 import { ineligibleReason } from "./eligibility.js";
@@ -232,8 +234,11 @@ async function summedWindows(train, plan, device) {
 export async function solveVersion({ learner, embedder }, { plan, device, broadcast, columns, prepared, present, rules }) {
   const { labels, training } = plan;
   const method = methodOf(plan);
-  const { shared, clients } = await blamingModel(() => sharedSums(broadcast.file, plan));
+  const { shared: all, clients } = await blamingModel(() => sharedSums(broadcast.file, plan));
   const { train, holdout, unlabelled } = prepared;
+  const { acceleration = [] } = columns;
+  const lacks = acceleration.length > 0 && lacksGyroscope(train.y.length ? train.x : unlabelled);
+  const shared = lacks ? restricted(all, acceleration) : all;
   const summed = await summedWindows(train, plan, device);
   const ofAll = await embedder.embed(summed.x);
   const embeddings = {

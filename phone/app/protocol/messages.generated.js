@@ -331,7 +331,7 @@ export const dataSpec = object({
 }, { others: true });
 
 /**
- * @typedef {object} Plan One federation, in the words that the simulation, the server and a device share.
+ * @typedef {object} Plan A federation's settings, shared by the simulation, the server and devices.
  * @property {string[]} labels
  * @property {Record<string, any>} task
  * @property {ModelSpec} model

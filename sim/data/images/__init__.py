@@ -1,4 +1,4 @@
-"""Image data sets by name: found in a folder or archive as they are published, read within bounds, never unpacked."""
+"""Image data sets by name: found in a folder or archive as published, read within limits, never unpacked."""
 
 from __future__ import annotations
 

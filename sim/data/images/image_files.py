@@ -31,7 +31,7 @@ def read_bounded(stream: IO[bytes], limit: int, name: str) -> bytes:
     """Read a stream to its end; raises SourceError if it is damaged or goes beyond `limit` bytes."""
     content = _read(stream, limit + 1, name)
     if len(content) > limit:
-        raise SourceError(f"{name} holds more than {limit:,} bytes; that is no file of this data set")
+        raise SourceError(f"{name} has more than {limit:,} bytes, so it isn't a file of this data set")
     return content
 
 
@@ -84,13 +84,13 @@ def read_mask(stream: IO[bytes], name: str, frame: Frame, classes: Bytes) -> tup
             that is unknown, naming it.
     """
     content = read_bounded(stream, MAX_BYTES, name)
-    with _opened(content, name, ("PNG",), "a PNG whose palette or grey values are numbers of classes") as image:
+    with _opened(content, name, ("PNG",), "a PNG whose palette or grey values are class numbers") as image:
         numbers = class_numbers(image, content, name)
     present = np.flatnonzero(np.bincount(numbers.ravel(), minlength=len(classes)))
     strange = present[classes[present] == UNKNOWN].tolist()
     if strange:
         known = np.flatnonzero(classes != UNKNOWN).tolist()
-        raise SourceError(f"{name} has pixels of {_listed(strange)}; known are {_listed(known)}")
+        raise SourceError(f"{name} has pixel values {_listed(strange)}; expected {_listed(known)}")
     return frame.mask(classes[numbers], VOID), (numbers.shape[0], numbers.shape[1])
 
 

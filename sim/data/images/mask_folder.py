@@ -237,7 +237,9 @@ def _client(options: Options) -> re.Pattern[str] | None:
     try:
         rule = re.compile(str(options["client"]))
     except re.error as error:
-        raise SettingsError(f"option client is {options['client']!r}, no regular expression: {error}") from error
+        raise SettingsError(
+            f"option client is {options['client']!r}, which isn't a regular expression: {error}"
+        ) from error
     if rule.groups != 1:
         raise SettingsError(
             f"option client is {options['client']!r}; expected a regular expression with one group that is the client, "

@@ -62,7 +62,7 @@ def single_class_images(path: Path) -> npt.NDArray[np.int64]:
         SourceError: if it is damaged, or its lines are something else.
     """
     if not path.is_file():
-        raise SettingsError(f"{path} is no file; expected a CSV, or CSV.gz, with the columns {', '.join(COLUMNS)}")
+        raise SettingsError(f"{path} isn't a file; expected a CSV, or CSV.gz, with the columns {', '.join(COLUMNS)}")
     with path.open("rb") as file:
         text = _read(file, path)
     rows = csv.DictReader(io.StringIO(text))
@@ -204,7 +204,7 @@ def _listed(text: str, where: str) -> Iterator[str]:
 
 def _file(found: dict[str, str], name: str, folder: str, source: Source) -> str:
     if name not in found:
-        raise SourceError(f"{source.root}: {name} is listed, and {folder} has no such file; expected {LAYOUT.expected}")
+        raise SourceError(f"{source.root}: {name} is listed, but {folder} has no such file; expected {LAYOUT.expected}")
     return found[name]
 
 

@@ -1,4 +1,4 @@
-"""Who has which examples: the table of partitions, and their JSON."""
+"""The table of partitions, which divide examples among clients, and their JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a partition is: a matrix of counts, clients × classes, and the seeded order of examples that it is filled from.
+"""The base of partitions: a matrix of counts, clients × classes, filled from a seeded order of examples.
 
 Every partition by label decides only how many examples of each class a client gets; which ones is decided by one
 shuffled order for each class, from which the clients take their runs one after another. So no example is given twice,
@@ -226,7 +226,9 @@ class Natural(Partition):
         large = {k: s for k, s in shares.items() if len(s.train) and len(s.train) + len(s.test) >= self.minimum}
         if not large:
             most = max(len(members) for members in owned.values())
-            raise SettingsError(f"natural: no client has {self.minimum} examples and one to train on; most is {most}")
+            raise SettingsError(
+                f"natural: no client has {self.minimum} examples and one to train on; the maximum is {most}"
+            )
         return {name: large[name] for name in self._chosen(tuple(large), seed)}
 
     def _share(self, name: str, members: Indices, pool: Pool, seed: int) -> Share:
@@ -249,7 +251,7 @@ class Natural(Partition):
 def _owned(pool: Pool) -> dict[str, Indices]:
     """Positions of each client's examples, ascending; SettingsError where the data name no clients."""
     if pool.client is None:
-        raise SettingsError("natural: these data do not say whom an example belongs to; take another partition")
+        raise SettingsError("natural: these data don't name the examples' clients; use another partition")
     names, codes = np.unique(pool.client, return_inverse=True)
     order = np.argsort(codes, kind="stable")
     edges = np.cumsum(np.bincount(codes, minlength=len(names)))[:-1]
@@ -271,7 +273,7 @@ class Equal(LabelPartition):
         """Return (K, C); the seed decides only which examples a client gets, not how many."""
         sizes = thinned(sizes, self.examples)
         if sizes.sum() < self.clients:
-            raise SettingsError(f"equal: {sizes.sum()} examples cannot be dealt to {self.clients} clients")
+            raise SettingsError(f"equal: {sizes.sum()} examples cannot be divided among {self.clients} clients")
         cards = np.repeat(np.arange(len(sizes)), sizes)
         seats = np.arange(len(cards)) % self.clients
         table = np.bincount(seats * len(sizes) + cards, minlength=self.clients * len(sizes))

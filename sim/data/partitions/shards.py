@@ -83,8 +83,8 @@ def _require(counts: Counts, sizes: Sizes, option: str) -> None:
     if len(short):
         c = int(short[0])
         raise SettingsError(
-            f"n_way: the clients want {counts[:, c].sum()} examples of class {c}, there are {sizes[c]}; "
-            f"take fewer clients or a smaller {option}"
+            f"n_way: the clients need {counts[:, c].sum()} examples of class {c}, but there are {sizes[c]}; use fewer "
+            f"clients or a smaller {option}"
         )
 
 
@@ -148,8 +148,8 @@ class Shards(LabelPartition):
         if len(short):
             c = int(short[0])
             raise SettingsError(
-                f"shards: {(weights[:, c] > 0).sum()} clients want {self.minimum} examples each of class {c}, there "
-                f"are {sizes[c]}; take fewer clients or a smaller minimum"
+                f"shards: {(weights[:, c] > 0).sum()} clients need {self.minimum} examples each of class {c}, but "
+                f"there are {sizes[c]}; use fewer clients or a smaller minimum"
             )
         rest = sizes - least.sum(axis=0)
         return least + np.stack([apportion(int(n), weights[:, c]) for c, n in enumerate(rest)], axis=1)
@@ -157,7 +157,7 @@ class Shards(LabelPartition):
     def _draws(self, classes: int, seed: int) -> np.ndarray:
         """Return N(0, 1) where client k holds class c, else NaN: (K, C)."""
         if self.classes > classes:
-            raise SettingsError(f"shards: {self.classes} classes a client, but the data have {classes}")
+            raise SettingsError(f"shards: {self.classes} classes per client, but the data have {classes}")
         draws = np.full((self.clients, classes), np.nan)
         for k in range(self.clients):
             held = (k + np.arange(self.classes)) % classes

@@ -63,7 +63,7 @@ class Dirichlet(LabelPartition):
         if dealt.sum() < self.clients * self.minimum:
             raise SettingsError(
                 f"dirichlet: {dealt.sum()} examples for {self.clients} clients of at least {self.minimum}; "
-                "take fewer clients, a smaller minimum, or more examples"
+                "use fewer clients, a smaller minimum, or more examples"
             )
         return self._by_class(dealt, seed) if self.axis == "class" else self._by_client(sizes, int(dealt.sum()), seed)
 
@@ -74,7 +74,7 @@ class Dirichlet(LabelPartition):
                 return table
         raise SettingsError(
             f"dirichlet: none of {MAX_DRAWS} draws with alpha {self.alpha} gave each of {self.clients} clients "
-            f"{self.minimum} examples; take fewer clients, a larger alpha, or a smaller minimum"
+            f"{self.minimum} examples; use fewer clients, a larger alpha, or a smaller minimum"
         )
 
     def _drawn(self, sizes: Sizes, seed: int, draw: int) -> Counts:
@@ -150,8 +150,8 @@ class PowerLaw(LabelPartition):
         examples = int(thinned(sizes, self.examples).sum())
         if examples < 2 * self.clients:
             raise SettingsError(
-                f"power_law: {examples} examples for {self.clients} clients, who need one to train and one to be "
-                "tested on; take fewer clients or more examples"
+                f"power_law: {examples} examples for {self.clients} clients, which need one to train and one to test "
+                f"on; use fewer clients or more examples"
             )
         return draw_client_counts(self._totals(examples, seed), sizes, self.alpha, seed)
 

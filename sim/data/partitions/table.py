@@ -1,4 +1,4 @@
-"""A partition as people read it in a terminal: clients, their sizes, their classes."""
+"""A partition as a terminal table: clients, their sizes, their classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run's examples come from: recordings of motion sensors, images, or generated tasks, all by name."""
+"""Sources of a run's examples by name: recordings of motion sensors, images, or generated tasks."""
 
 from __future__ import annotations
 

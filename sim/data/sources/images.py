@@ -72,7 +72,7 @@ class Images:
             SettingsError: without a partition, or for a task that cannot learn such targets.
         """
         if settings.partition is None:
-            raise SettingsError(f"{self._reader.name} is one pile of images; give --partition {'|'.join(PARTITIONS)}")
+            raise SettingsError(f"{self._reader.name} has no natural clients; give --partition {'|'.join(PARTITIONS)}")
         task = task_from_json(settings.task)
         self._check_task(task)
         self._check_plan(settings)
@@ -88,8 +88,8 @@ class Images:
         if planned is not None and (planned.shape, planned.fit) != (shape, fit):
             raise SettingsError(
                 f"the plan is for images of {planned.shape} (channels, height, width), fit {planned.fit}; "
-                f"{self._reader.name} gives {shape}, fit {fit}; set the data set's options by --set data.KEY, or the "
-                "plan's by data.input"
+                f"{self._reader.name} gives {shape}, fit {fit}; set the data set's options with --set data.KEY, or "
+                f"the plan's with data.input"
             )
 
     def _check_task(self, task: Task) -> None:

@@ -1,4 +1,4 @@
-"""What a source of examples can tell before it reads anything, and what it loads."""
+"""The interface of sources of examples: what they know before reading, and what they load."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class ExampleSource(Protocol):
 
 
 _HAVING = {
-    TargetKind.CLASS: "one class an example",
-    TargetKind.MASK: "a class of each pixel",
-    TargetKind.NUMBER: "a number an example",
+    TargetKind.CLASS: "one class per example",
+    TargetKind.MASK: "a class per pixel",
+    TargetKind.NUMBER: "a number per example",
 }
 
 
@@ -65,15 +65,13 @@ def check_target(name: str, source: ExampleSource, task: Task, options: Mapping[
     there = [kind for kind in source.targets if kind is not TargetKind.NUMBER or source.number(options)]
     if task.target is TargetKind.NUMBER and task.target in source.targets and task.target not in there:
         raise SettingsError(
-            f"{task.name} learns a number an example, and {name} has none; name its column in a description, as in "
-            'number = { column = "heart_rate", unit = "beats/min" }, and give that by --describe'
+            f"{task.name} learns a number per example, but {name} has none; name its column in a description, as in "
+            'number = { column = "heart_rate", unit = "beats/min" }, and give that with --describe'
         )
     if task.target is TargetKind.CLASS and task.target in there and len(source.labels(options)) < task.min_labels:
-        raise SettingsError(
-            f"{task.name} learns classes, and {name} names none; write them in its description's labels"
-        )
+        raise SettingsError(f"{task.name} learns classes, but {name} names none; add them to its description's labels")
     if any(task.takes(kind) for kind in there):
         return
     fitting = " or ".join(other.name for other in TASKS.values() if any(other.takes(kind) for kind in there))
     has = " and ".join(_HAVING[kind] for kind in there)
-    raise SettingsError(f"{name} has {has}, {task.name} learns another target; give --task {fitting}")
+    raise SettingsError(f"{name} has {has}, but {task.name} learns another target; use --task {fitting}")

@@ -189,7 +189,7 @@ class SyntheticLogistic:
             SettingsError: for an impossible option, or a partition, which these tasks have by nature.
         """
         if settings.partition is not None:
-            raise SettingsError(f"{NAME} is drawn client by client; leave --partition out, or set data.clients")
+            raise SettingsError(f"{NAME} is generated client by client; leave out --partition, or set data.clients")
         tasks = _tasks(settings.dataset_options)
         return synthetic_federation(
             tasks, seed=settings.training.seed, device=settings.device, validation_share=settings.validation_share

@@ -1,4 +1,4 @@
-"""Each paper's tables and figures: what makes ours, what both say, or why there is none; one TOML file per paper."""
+"""Each paper's tables and figures: our commands, both results, or why there is none; one TOML file per paper."""
 
 from __future__ import annotations
 

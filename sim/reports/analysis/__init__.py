@@ -1,4 +1,4 @@
-"""What a finished run tells beyond its scores: embeddings, prototypes, attention, margins, discrepancies, gradients.
+"""Analyses of finished runs beyond their scores: embeddings, prototypes, attention, margins, discrepancies, gradients.
 
 One file an analysis; each returns a `ReportSection`. `analyse` runs those that a run has material for.
 """

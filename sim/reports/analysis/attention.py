@@ -1,4 +1,4 @@
-"""How much each client weighed in each round, and what the ALP layers see.
+"""Clients' weights in each round, and the attention of the ALP layers.
 
 Michieli and Ozay 2021 (arXiv 2105.08982), eq. 3, 11 to 13 and figure S2; Ji et al. 2019 (arXiv 1812.07108), eq. 6.
 

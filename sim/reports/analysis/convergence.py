@@ -1,4 +1,4 @@
-"""What `--analyses` has recorded of a run's rounds, and which classes its clients have.
+"""A run's recordings from `--analyses`, and its clients' classes.
 
 Michieli and Ozay 2021 (arXiv 2105.08982), figures 2, 3 and S1.
 

@@ -101,6 +101,9 @@ summary of each run (plan, commit, hardware, hash of the data, seed). `python -m
 makes a table, `python -m sim arena cell KEY` prints the command of one run, and `python -m sim arena render` writes
 this page.
 
+Runs of `har_features` dated before 2026-11-29 had 600 random cosines, as `--set model.cosines=600` still gives them.
+[Methods](methods.md#analytic-federated-learning) has what MiniRocket's features change.
+
 In measures.csv, `…_last_ten` is the mean of the last ten rounds. `convergence_round` is the first round within half a
 point of the best, and `numbers_k` the thousands of numbers that all clients send in a round. `prototype_distance` is
 Σ n_k[c]/N[c] · ‖p_k[c] − P[c]‖²/D over clients k and classes c.

@@ -75,7 +75,7 @@ IMPOSSIBLE: tuple[tuple[dict[str, Any], str], ...] = (
     ({"rounds": {"deadline_s": -1}}, "rounds.deadline_s"),
     ({"rounds": {"rounds": 0}}, "rounds.rounds"),
     ({"rounds": {"speed": 1}}, "rounds.speed"),
-    ({"rounds": {"clients_per_round": 1}}, "2 updates can never come of 1 invited"),
+    ({"rounds": {"clients_per_round": 1}}, "1 invited devices can never send 2 updates"),
     ({"rounds": {}, "model": {"name": "hart"}}, "model cannot change"),
     ({"rounds": {}, "labels": ["a", "b"], "training": {}}, "labels, training cannot change"),
     ({}, "rounds"),

@@ -210,7 +210,7 @@ def test_of_the_server_problems_and_what_ends_soon_are_told(seeded: Bench) -> No
     ("device", "changes", "words"),
     [
         ("phone-02", {"detail": "the battery is at 18 %"}, "It is invited to round 10: the battery is at 18 %."),
-        ("phone-05", {"state": "ready"}, "Its update of round 10 has come; the round waits for 3 others."),
+        ("phone-05", {"state": "ready"}, "Its update of round 10 has arrived; the round waits for 3 others."),
         ("phone-05", {"state": "offline"}, "It is offline"),
         ("phone-05", {"state": "collecting", "detail": "12 windows"}, "enough labelled windows yet: 12 windows"),
         ("phone-05", {"enrolment": "revoked"}, "It was revoked"),

@@ -200,6 +200,32 @@ def test_a_program_on_this_machine_needs_a_key_too(tmp_path: Path) -> None:
         assert client.get("/readyz").status_code == 200
 
 
+def test_every_command_that_gives_a_result_gives_it_as_json(tmp_path: Path) -> None:
+    with OperatorClient(create_app(Settings(data_dir=tmp_path / "server"), Wires)) as client:
+        body = {"name": FEDERATION, "plan": tiny_plan().model_dump(mode="json")}
+        assert client.post("/v1/federations", json=body).status_code == 201
+    of_federation = ("--federation", FEDERATION)
+    for words, has in {
+        ("keys", "create", "--name", "x", "--scope", "read"): {"id", "key"},
+        ("tokens", "create", *of_federation): {"id", "token"},
+        ("backup", "--out", str(tmp_path / "backup")): {"folder", "keys", "blobs", "bytes"},
+        ("gc", "--dry-run"): {"blobs", "bytes"},
+        ("retention", "apply"): {"versions", "updates", "events"},
+        ("audit", "verify"): {"entries", "last_id", "digest"},
+        ("audit", "list"): {"at", "actor", "address", "action", "federation", "device", "detail"},
+        ("keys", "list"): {"id", "name", "scopes", "federation", "created_at", "used_at", "ends"},
+        ("federations", "list"): {"name", "status", "method", "created_at"},
+        ("versions", "list", *of_federation): {"version", "round", "created_at", "bytes", "needed_for"},
+        ("devices", "list"): set[str](),
+        ("vouch", "list", *of_federation): set[str](),
+        ("rollouts", "list", *of_federation): set[str](),
+    }.items():
+        made = CliRunner().invoke(cli, [*words, "--data-dir", str(tmp_path / "server"), "--json"])
+        assert (made.exit_code, made.stderr) == (0, ""), made.output
+        found = json.loads(made.stdout)
+        assert set(found if isinstance(found, dict) else next(iter(found), {})) == has
+
+
 def test_a_server_that_had_a_key_before_gets_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert CliRunner().invoke(cli, ["migrate", "--data-dir", str(tmp_path)]).exit_code == 0
     made = CliRunner().invoke(cli, ["keys", "create", "--name", "x", "--scope", "read", "--data-dir", str(tmp_path)])
@@ -410,6 +436,7 @@ def test_the_command_line_makes_tokens(tmp_path: Path) -> None:
         assert client.post("/v1/federations", json=body).status_code == 201
         words = ["tokens", "create", "--federation", FEDERATION, "--device", "phone", "--data-dir", str(tmp_path)]
         made = CliRunner().invoke(cli, words)
+        assert made.exit_code == 0
         assert re.fullmatch(r"gwe_[A-Za-z0-9_-]{43}_[0-9a-f]{32}\n", made.stdout), made.output
         rows = CliRunner().invoke(cli, ["tokens", "list", "--json", "--data-dir", str(tmp_path)])
         (row,) = json.loads(rows.stdout)

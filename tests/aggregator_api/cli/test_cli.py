@@ -27,7 +27,7 @@ def test_a_taken_port_is_said_before_anything_starts(command: str, tmp_path: Pat
         folder = ["--data-dir", str(tmp_path / "data")] if command == "serve" else []
         result = RUNNER.invoke(app, [command, "--port", str(port), *folder])
     assert result.exit_code == 2
-    assert f"port {port} on 127.0.0.1 is taken by another program; choose another with --port" in result.stderr
+    assert f"port {port} on 127.0.0.1 is used by another program; choose another with --port" in result.stderr
     assert not (tmp_path / "data").exists()
 
 

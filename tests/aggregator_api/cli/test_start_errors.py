@@ -166,4 +166,4 @@ def test_the_broker_of_trials_listens_on_loopback_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("GAITWAY_DATA_DIR", str(tmp_path))
-    refused(*words, "0.0.0.0", said="it is not for 0.0.0.0; use Mosquitto")
+    refused(*words, "0.0.0.0", said="it can't listen on 0.0.0.0; use Mosquitto")

@@ -96,7 +96,7 @@ def test_a_stream_goes_on_after_the_event_that_a_device_has_seen(server: Server)
 def test_a_device_speaks_and_listens_under_its_own_name_alone(server: Server) -> None:
     device, other = server.enrolled("a"), server.enrolled("b")
     stream = server.url + stream_path(FEDERATION, "b")
-    for key, words in ((device.key, "this is said by 'b' alone"), (server.operator_key(), "this needs device")):
+    for key, words in ((device.key, "only 'b' may send this"), (server.operator_key(), "this needs device")):
         for answer in (
             device.post(topics.status(FEDERATION, "b"), b"{}", key=key),
             device.post(topics.update(FEDERATION, "b", "u", "begin"), b"{}", key=key),
@@ -209,7 +209,7 @@ def test_a_token_opens_what_the_devices_key_opens_and_a_request_makes_one_token(
     assert device.post(topics.status(FEDERATION, "b"), b"{}", key=token).status_code == 403
 
     refused: list[tuple[httpx.Response, int, str]] = [
-        (device.ask_token(now_ms), 409, "was sent before"),
+        (device.ask_token(now_ms), 409, "was already sent"),
         (device.ask_token(now_ms - 301_000), 422, "behind this server's clock"),
         (
             device.ask_token(now_ms + 1, signature=other.signed(Kind.TOKEN, str(now_ms + 1))["signature"]),

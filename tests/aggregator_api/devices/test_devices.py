@@ -93,7 +93,7 @@ def test_approving_is_all_or_nothing(waiting: Bench, folder: Path) -> None:
     waiting.say("a", "ready")
     answer = run("devices", "approve", "--federation", FEDERATION, "a", folder=folder)
     assert answer.exit_code == 2
-    assert "the device 'a' has shown no key; make a token with which it enrols" in answer.stderr
+    assert "the device 'a' has presented no key; make a token with which it can enrol" in answer.stderr
 
 
 # ---- many at once
@@ -146,7 +146,7 @@ def test_the_tokens_come_as_csv_too_and_a_file_is_never_overwritten(folder: Path
     assert read_enrolment_uri(row["uri"]).token == row["token"]
     again = enrol(folder, "device\nphone2\n", out)
     assert again.exit_code == 2
-    assert "is there already, and may hold tokens" in again.stderr
+    assert "already exists and may hold tokens" in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ def test_the_tokens_come_as_csv_too_and_a_file_is_never_overwritten(folder: Path
     [
         ("", ["the first line must name the columns"]),
         ("name\na\n", ["the first line must name the columns, `device` and, where wanted, `tags`; it has name"]),
-        ("device\n", ["it names no device"]),
-        ("device\na b\nok\nok\n", ["line 2: 'a b' is no name", "line 4: the device 'ok' is in line 3 already"]),
-        ("device,tags\na,bad/tag\n", ["line 2: 'bad/tag' is no name"]),
+        ("device\n", ["it lists no devices"]),
+        ("device\na b\nok\nok\n", ["line 2: 'a b' isn't a valid name", "line 4: the device 'ok' is already in line 3"]),
+        ("device,tags\na,bad/tag\n", ["line 2: 'bad/tag' isn't a valid name"]),
         ("device,tags\na,b,c\n", ["line 2: it has more cells"]),
-        ("device\nthere\n", ["line 2: the device 'there' has enrolled already"]),
+        ("device\nthere\n", ["line 2: the device 'there' has already enrolled"]),
     ],
 )
 def test_what_is_wrong_in_a_csv_is_said_line_by_line(table: str, words: list[str]) -> None:
@@ -172,7 +172,7 @@ def test_a_wrong_line_makes_no_token_at_all(operator: TestClient, tmp_path: Path
     folder = operator.runtime.settings.data_dir
     wrong = enrol(folder, "device\ngood\nb/ad\n", tmp_path / "sheet.html")
     assert wrong.exit_code == 2
-    assert "line 3: 'b/ad' is no name" in wrong.stderr
+    assert "line 3: 'b/ad' isn't a valid name" in wrong.stderr
     assert operator.get(f"{HERE}/enrolment-tokens").json()["items"] == []
     assert not (tmp_path / "sheet.html").exists()
 

@@ -166,9 +166,9 @@ def test_tokens_are_for_one_device_once_and_in_time(app: FastAPI, operator: Test
     assert Phone(operator, "u1").enrol(used).status_code == 201
     assert "has been used" in problem(Phone(operator, "u2").enrol(used), 401)["detail"]
     assert "has been used" in problem(Phone(operator, "u1").enrol(used), 401)["detail"]  # another key
-    assert "not known" in problem(Phone(operator, "u3").enrol("gwe_nonsense"), 401)["detail"]
+    assert "is unknown" in problem(Phone(operator, "u3").enrol("gwe_nonsense"), 401)["detail"]
     other = operator.post("/v1/federations/other/enrolment-tokens", json={}).json()["token"]
-    assert "not known" in problem(Phone(operator, "u3").enrol(other), 401)["detail"]
+    assert "is unknown" in problem(Phone(operator, "u3").enrol(other), 401)["detail"]
     bound = token(operator, device="u4")
     assert "for the device 'u4'" in problem(Phone(operator, "u3").enrol(bound), 401)["detail"]
     made = operator.post(TOKENS, json={}).json()

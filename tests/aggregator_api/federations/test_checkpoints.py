@@ -100,7 +100,7 @@ def test_what_does_not_fit_the_plan_is_refused_with_the_parameter(server: Operat
     assert "does not fit: its conv" in problem(create(server, "other", sha256, **other), 422)["detail"]
     assert "upload it again" in problem(create(server, "gone", "0" * 64), 404)["detail"]
     blob = server.runtime.blobs.put(b"what a device sent, or anything else that lies here").sha256
-    assert "this is no checkpoint" in problem(create(server, "blob", blob), 422)["detail"]
+    assert "this isn't a checkpoint" in problem(create(server, "blob", blob), 422)["detail"]
     assert problem(create(server, "name", "../../etc/passwd"), 422)
 
 
@@ -141,16 +141,16 @@ def hostile(kind: str, module: torch.nn.Module, checkpoint: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("empty", "this is no checkpoint"),
-        ("text", "this is no checkpoint"),
-        ("long header", "this is no checkpoint"),
+        ("empty", "this isn't a checkpoint"),
+        ("text", "this isn't a checkpoint"),
+        ("long header", "this isn't a checkpoint"),
         ("cut off", "not a safetensors file"),
         ("foreign", "no metadata 'gaitway'"),
         ("other model", "did you mean 'har_cnn'"),
         ("nested", "gaitway"),
         ("options", "cannot build"),
         ("missing", "tensors missing"),
-        ("not finite", "not finite"),
+        ("not finite", "aren't finite"),
     ],
 )
 def test_what_is_no_checkpoint_is_not_kept(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aggregator_api.core.errors import UnprocessableError
-from aggregator_api.federations.initial_state import InitialState, build_initial_state
+from aggregator_api.federations.initial_state import InitialState, build_initial_state, with_model_options
 from federation.plan import Plan
 from models import build
 from tests.aggregator_api.generated_devices import SMALL, tiny_plan
@@ -69,7 +69,7 @@ def test_heads_are_not_made_of_other_features() -> None:
     plan = tiny_plan().model_dump()
     network = {"name": "dense", "options": {"features_at": "last_layer"}}
     changes = {"model": network, "training": {**plan["training"], "feature_dim": 256}, "method": {"name": "pfedfda"}}
-    with pytest.raises(UnprocessableError, match=r"plan\.model: the method pfedfda makes heads of features"):
+    with pytest.raises(UnprocessableError, match=r"plan\.model: the method pfedfda solves heads from features"):
         build_initial_state(Plan.model_validate({**plan, **changes}), max_model_bytes=1 << 20)
 
 
@@ -97,3 +97,12 @@ def test_images_are_not_changed_as_windows_are() -> None:
     )
     with pytest.raises(UnprocessableError, match=r"sensor_loss=0.3 is for windows, and 'mnist_cnn' takes image"):
         build_initial_state(plan, max_model_bytes=1 << 24)
+
+
+def test_a_new_plan_writes_down_the_options_that_its_network_has_today() -> None:
+    """So that a federation keeps its network where another version has another default."""
+    plan = tiny_plan()
+    for options, written in (({}, {"features": 600}), ({"cosines": 17}, {"cosines": 17})):
+        spec = plan.model.model_copy(update={"name": "har_features", "options": options})
+        assert with_model_options(plan.model_copy(update={"model": spec})).model.options == written
+    assert with_model_options(plan) == plan

@@ -193,7 +193,7 @@ def test_the_command_tries_every_destination(hook: Hook, mail: MailServer, folde
         ({"notify_email_to": "a@b.c"}, "needs notify_email_from"),
         ({"notify_smtp_host": "mail.example", "notify_smtp_security": "none"}, "another machine"),
         ({"notify_smtp_username": "me"}, "go together"),
-        ({"notify_email_to": "a@b.c\nBcc: d@e.f"}, "no e-mail address"),
+        ({"notify_email_to": "a@b.c\nBcc: d@e.f"}, "isn't an e-mail address"),
     ],
 )
 def test_settings_that_are_unsafe_or_half_are_refused(given: dict[str, Any], said: str) -> None:

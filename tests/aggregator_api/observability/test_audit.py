@@ -325,7 +325,7 @@ def test_what_the_command_line_does_is_in_it_and_comes_out_again(tmp_path: Path)
     assert "grafana" in run("audit", "list", folder=tmp_path).stdout
     verified = run("audit", "verify", "--expect-digest", rows[0]["digest"], folder=tmp_path)
     assert verified.exit_code == 0, verified.output
-    assert f"2 entries hold; the last is 2 with the digest {rows[1]['digest']}" in verified.stdout
+    assert f"2 entries are intact; the last is 2 with the digest {rows[1]['digest']}" in verified.stdout
     assert run("audit", "verify", "--expect-digest", "f" * 64, folder=tmp_path).exit_code == 1
 
 
@@ -343,4 +343,4 @@ def test_a_time_that_is_none_is_told(tmp_path: Path) -> None:
     run("migrate", folder=tmp_path)
     answer = run("audit", "list", "--since", "yesterday", folder=tmp_path)
     assert answer.exit_code == 2
-    assert "'yesterday' is no time; give 2026-11-01" in answer.stderr
+    assert "'yesterday' isn't a time; give 2026-11-01" in answer.stderr

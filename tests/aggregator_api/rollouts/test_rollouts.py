@@ -377,7 +377,7 @@ def test_a_device_that_comes_into_the_group_during_its_wave_is_offered_the_model
 def test_a_group_without_devices_and_waves_that_end_with_one_are_refused(fleet: Fleet) -> None:
     with pytest.raises(ConflictError, match="no device of 'walk' is in the group 'pilot'"):
         fleet.runtime.rollouts.start(FEDERATION, NewRollout(waves=PILOT_FIRST))
-    with pytest.raises(ValidationError, match="the last wave must be 1"):
+    with pytest.raises(ValidationError, match="the last one must be 1"):
         NewRollout(waves=PILOT_FIRST[:1])
 
 
@@ -394,7 +394,7 @@ def test_what_a_command_starts_and_halts_the_running_server_announces(fleet: Fle
     fleet.runtime.coordinator.on_connected()  # as at the start of every server
     assert (
         run("start", "--version", "1", "--tag", "pilot")
-        == "rollout 1, version 1, pilot first: 1 devices in its first wave\n"
+        == "rollout 1, version 1, pilot first: 1 devices in the first wave\n"
     )
     fleet.wait(0)  # unless the server's own tick has come before
     assert fleet.order().candidate is not None

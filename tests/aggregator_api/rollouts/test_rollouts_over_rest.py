@@ -103,7 +103,7 @@ def test_what_cannot_be_released_is_said(client: TestClient) -> None:
     wanted = {"rollout": {"mode": "automatic"}}
     assert "no global model" in problem(client.patch("/v1/federations/personal", json=wanted), 422)["detail"]
     wrong = {"rollout": {"waves": [0.5, 0.2]}}
-    assert "waves must grow" in problem(client.patch(HERE, json=wrong), 422)["detail"]
+    assert "shares must grow" in problem(client.patch(HERE, json=wrong), 422)["detail"]
 
 
 def test_the_names_that_rollouts_move_are_theirs(client: TestClient) -> None:

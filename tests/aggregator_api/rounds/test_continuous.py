@@ -279,8 +279,8 @@ def test_only_devices_that_may_take_part_send(make: Callable[..., Bench]) -> Non
         ({"steps": 3}, "3 steps"),
         ({"method": "fedavg"}, "is from method 'fedavg'"),
         ({"tree": {**sums_of(1), "gram": -sums_of(1)["gram"]}}, "below 0"),
-        ({"tree": {name: 10 * value for name, value in sums_of(1).items()}}, "examples, and 10 are claimed"),
-        ({"examples": 5, "tree": sums_of(1)}, "examples, and 5 are claimed"),
+        ({"tree": {name: 10 * value for name, value in sums_of(1).items()}}, "examples, but 10 are claimed"),
+        ({"examples": 5, "tree": sums_of(1)}, "examples, but 5 are claimed"),
     ],
 )
 def test_what_cannot_be_sums_is_refused(changes: dict[str, Any], words: str, make: Callable[..., Bench]) -> None:

@@ -64,7 +64,7 @@ def test_a_round_without_enough_updates_fails_and_the_model_stays(tmp_path: Path
     assert bench.upload(update).status == "accepted"
     bench.pass_deadline()
     wait_for(lambda: bench.now().state == "paused")
-    assert ends(bench) == [("failed", "quorum not reached: 1 updates came, 2 are needed")]
+    assert ends(bench) == [("failed", "quorum not reached: got 1 updates, 2 are needed")]
     assert bench.state() == initial
     assert "no round is open" in bench.refused(late)
     bench.runtime.stop()

@@ -94,7 +94,7 @@ def test_a_round_whose_other_devices_were_refused_ends(tmp_path: Path) -> None:
     bench.refused(bench.update_of("a", method="fedprox"))
     assert phase(bench)[0] == "collecting"
     bench.upload(bench.update_of("b"))
-    assert phase(bench) == ("failed", "quorum not reached: 1 updates came, 2 are needed")
+    assert phase(bench) == ("failed", "quorum not reached: got 1 updates, 2 are needed")
     bench.runtime.stop()
 
 

@@ -56,9 +56,9 @@ def test_changes_are_added_to_what_the_device_got(collecting: Bench) -> None:
 @pytest.mark.parametrize(
     ("lie", "reason"),
     [
-        ({"scales": torch.tensor([math.nan] * 3)}, "holds NaN or infinity"),
+        ({"scales": torch.tensor([math.nan] * 3)}, "contains NaN or infinity"),
         ({"scales": torch.tensor([1.0, -1.0, 1.0])}, "must be above 0; the least is -1"),
-        ({"scales": torch.full((3,), 3e38)}, "holds NaN or infinity"),
+        ({"scales": torch.full((3,), 3e38)}, "contains NaN or infinity"),
         ({"scales": torch.ones(1 << 12)}, "is torch.float32 (4096,)"),
         ({"values": torch.ones(7, dtype=torch.int8)}, "is torch.int8 (7,)"),
     ],

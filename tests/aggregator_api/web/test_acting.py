@@ -60,7 +60,7 @@ def test_every_preset_makes_a_federation_once_it_has_a_name(visitor: Visitor, pr
     assert answer.headers["location"] == f"/federations/from-{preset}"
     fields = {"device": "phone-1", "hours": "1"}
     text = words_in(visitor.submit(f"/federations/from-{preset}/enrolment-tokens", fields).text)
-    assert ("lets no phone's browser take part" not in text) == (preset in EXPORTS)
+    assert ("Phones' browsers can't take part" not in text) == (preset in EXPORTS)
     text = words_in(visitor.submit(f"/federations/from-{preset}/enrolment-tokens", {"hours": "1"}).text)
     assert ("its link needs the phone's name" in text) == (preset in EXPORTS)
     shown = visitor.get(answer.headers["location"]).text
@@ -73,7 +73,7 @@ def test_every_preset_makes_a_federation_once_it_has_a_name(visitor: Visitor, pr
     [
         ("name", "", "name"),
         ("name", "../up", "name"),
-        ("name", "walks", "there is a federation 'walks' already"),
+        ("name", "walks", "a federation 'walks' already exists"),
         ("labels", "only", "labels"),
         ("rounds", "many", "rounds: expected a whole number, got 'many'"),
         ("lr", "-1", "lr"),
@@ -147,8 +147,8 @@ def test_a_phones_link_opens_its_page_with_the_same_token_and_says_where_that_ca
     assert page == f"{server}/phone/"
     assert unquote(fragment) == native  # what decodeURIComponent makes of it
     assert read_enrolment_uri(unquote(fragment)).server == server
-    assert ("is not one" not in words_in(text)) == works
-    assert "lets no phone's browser take part" in words_in(text)
+    assert ("isn't one" not in words_in(text)) == works
+    assert "Phones' browsers can't take part" in words_in(text)
     assert text.count("<svg") >= 2
 
 

@@ -186,7 +186,7 @@ def test_a_version_is_promoted_without_javascript(app: FastAPI, address: str, br
     page.get_by_role("button", name="macro-F1, version").first.click()
     assert meaning.is_visible()
     page.keyboard.press("Escape")
-    page.get_by_label("Why it should be done all the same").fill("to see that it works")
+    page.get_by_label("Reason for doing it anyway").fill("to see that it works")
     page.get_by_role("button", name="Promote it").click()
     page.get_by_text("forced by an operator (to see that it works)", exact=False).wait_for()
     with app.state.runtime.database.read() as session:

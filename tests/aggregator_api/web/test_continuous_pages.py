@@ -106,9 +106,7 @@ def test_an_operator_takes_a_devices_sums_out(server: TestClient, operator: Visi
     assert reads.submit(f"{HERE}/devices/a/withdraw", on="/").status_code == 403
     answer = operator.submit(f"{HERE}/devices/a/withdraw", on=HERE)
     assert answer.headers["location"] == f"{HERE}/devices/a"
-    assert "Its sums were taken out; the next version is without them." in words_in(
-        operator.get(f"{HERE}/devices/a").text
-    )
+    assert "Its sums were removed; the next version excludes them." in words_in(operator.get(f"{HERE}/devices/a").text)
     assert described(server)["continuous"]["changes_waiting"] == 2
     key = {"Authorization": f"Bearer {key_of(server, ['operator'])}"}
     refused = server.post(f"/v1{HERE}/devices/c/withdraw", headers=key)

@@ -273,7 +273,7 @@ def test_a_login_link_ends_with_its_time_its_key_and_is_of_this_machine(server: 
     assert Visitor(server).get(path).status_code == 401
     folder = str(server.runtime.settings.data_dir)
     said = CliRunner().invoke(cli, ["login-link", "--data-dir", folder, "--key", id])
-    assert (said.exit_code, f"the key {id} opens nothing any more" in said.stderr) == (2, True)
+    assert (said.exit_code, f"the key {id} is no longer valid" in said.stderr) == (2, True)
     for path in ("/login/x", "/login/" + "x" * 44, "/login/" + "x" * 43):
         assert Visitor(server).get(path).status_code in (401, 422)
 

@@ -18,7 +18,7 @@ from aggregator_api.core.settings import Settings
 from aggregator_api.federations.service import FederationService, NewFederation, get_federation
 from aggregator_api.http.api.middleware.headers import PAGES as POLICY
 from aggregator_api.http.app import create_app
-from aggregator_api.http.web.phone import FILES, MEDIA_TYPES, url_of
+from aggregator_api.http.web.phone import FILES, MEDIA_TYPES, SHARED, url_of
 from aggregator_api.storage.db.models import DeviceRow, RolloutRow
 from federation.tasks import TASKS
 from gaitway.plain_text import label_text
@@ -54,13 +54,13 @@ SHOWS = {
     f"{WALKS}/updates?status=accepted": ["phone-01", "Next page"],
     f"{WALKS}/journal": [">quarantined</span>", ">published</span>", "round 13: version 13", 'round 13, <a href="'],
     f"{WALKS}/plan": ["python -m sim run --plan plan.json", "&#34;fedavg&#34;"],
-    "/new-federation": ["Presets", "climbingdown", "hart_alp", "Further settings"],
+    "/new-federation": ["Presets", "climbingdown", "hart_alp", "More settings"],
     "/new-federation?preset=fleet": ["over_selection = 1.25"],
     "/federations/gestures": ["Paused, no round has begun yet", "Resume", "No device has joined yet", "agent.toml"],
     "/federations/gestures/devices": ["A token lets one in"],
-    "/federations/gestures/rollouts": ["There was none yet"],
+    "/federations/gestures/rollouts": ["No rollouts yet"],
     "/audit": ["keys.create", "this machine"],
-    "/compare": ["Choose two federations or more"],
+    "/compare": ["Choose two or more federations"],
 }
 LIVE = [
     "/live/overview",
@@ -200,8 +200,8 @@ def test_what_is_wrong_is_told_in_the_same_look(operator: Visitor) -> None:
         ("/federations/nowhere", 404, "there is no federation"),
         (f"{WALKS}/devices/nobody", 404, "no device"),
         (f"{WALKS}/rollouts/77", 404, "no rollout 77"),
-        ("/nothing", 404, "There is nothing at this address"),
-        (f"{WALKS}/enrolment-tokens", 405, "takes forms from a page alone"),
+        ("/nothing", 404, "There is no page at this address"),
+        (f"{WALKS}/enrolment-tokens", 405, "only accepts forms from a page"),
         (f"{WALKS}/devices?limit=9999", 422, "limit"),
     ):
         answer = operator.get(path)
@@ -249,9 +249,9 @@ def test_with_many_federations_the_newest_come_first_and_the_worst_is_on_top(tmp
         levels = re.findall(r'<li class="(\w+)">', text)
         assert levels == sorted(levels)
         assert set(levels) == {"error", "warning"}
-        assert "Only federations on this page are checked" not in text
+        assert "Only the federations on this page are checked" not in text
         first = client.get("/?limit=2", headers=HTML).text
-        assert "Only federations on this page are checked" in first
+        assert "Only the federations on this page are checked" in first
         following = re.search(r'href="\?cursor=(\d+)" rel="next"', first)
         assert following is not None
         rest = client.get(f"/?limit=2&cursor={following[1]}", headers=HTML).text
@@ -271,7 +271,7 @@ def test_who_waits_beyond_the_first_hundred_is_led_to(tmp_path: Path) -> None:
             common |= {"enrolled_at": 1.0, "seen_at": 1.0, "examples": 0, "detail": ""}
             session.add_all(DeviceRow(**common, name=f"d{k:03d}") for k in range(101))
         shown = client.get("/federations/many/enrolment", headers=HTML).text
-        assert 'href="/federations/many/devices?enrolment=pending">All that wait</a>' in shown
+        assert 'href="/federations/many/devices?enrolment=pending">All waiting devices</a>' in shown
         assert "d099" in shown
         assert not re.search(r"\bd100\b", shown)  # a key's number may have these letters
 
@@ -289,7 +289,7 @@ def test_what_nobody_has_foreseen_is_told_as_a_page_too(
         visitor = Visitor.logged_in(client, key)
         answer = visitor.post("/federations/walks/pause", {"csrf": visitor.token("/")})
         assert answer.status_code == 500
-        assert "the server failed; its log says why" in answer.text
+        assert "internal error; the server log has the details" in answer.text
         assert answer.headers["content-type"].startswith("text/html")
         assert answer.headers["content-security-policy"] == POLICY
         assert "<main" in answer.text
@@ -338,4 +338,6 @@ def test_the_vendored_files_are_those_of_the_releases() -> None:
 
 
 def test_every_file_is_served_or_says_where_another_is_from() -> None:
-    assert {path.name for path in FILES.iterdir()} == {*MEDIA_TYPES, "LICENSE-htmx", "LICENSE-uPlot", "SHA256SUMS"}
+    own = {*MEDIA_TYPES} - {*SHARED}
+    assert {path.name for path in FILES.iterdir()} == {*own, "LICENSE-htmx", "LICENSE-uPlot", "SHA256SUMS"}
+    assert all(path.is_file() for path in SHARED.values())

@@ -157,7 +157,7 @@ def test_a_gate_turns_away_in_words_and_a_reason_opens_only_that_of_the_measure(
     assert visitor.post(HERE, switched).headers["location"] == f"{HERE}/rollouts"
     page = f"{HERE}/models/1/roll-out"
     assert form_on(visitor, page) is None
-    assert "devices choose their models themselves" in words_in(visitor.get(page).text).lower()
+    assert "devices choose their own models" in words_in(visitor.get(page).text).lower()
     refused = visitor.post(f"{HERE}/rollouts", {"csrf": form.fields["csrf"], "version": "1"})
     assert refused.status_code == 409
     assert "PATCH" not in refused.text

@@ -66,7 +66,7 @@ def test_a_file_of_the_broker_that_cannot_be_read(broker: str, said: str, tmp_pa
     refused("run", "--config", str(config(tmp_path, broker=broker)), said=said)
 
 
-@pytest.mark.parametrize(("name", "said"), [("device.key", "enrol anew"), ("credentials.json", "move it away")])
+@pytest.mark.parametrize(("name", "said"), [("device.key", "enrol again"), ("credentials.json", "move it away")])
 def test_a_key_or_credentials_that_are_damaged(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / name).write_text("no such thing")
@@ -77,9 +77,9 @@ def test_a_token_that_cannot_be_read_and_a_server_that_is_not_there(tmp_path: Pa
     words = ["enrol", "--config", str(config(tmp_path)), "--token-file"]
     refused(*words, str(tmp_path / "none"), said="cannot be read")
     (tmp_path / "token").write_text("\n")
-    refused(*words, str(tmp_path / "token"), said="holds no token")
+    refused(*words, str(tmp_path / "token"), said="contains no token")
     (tmp_path / "token").write_text(f"gwe_x_{0:032}\n")
-    refused(*words, str(tmp_path / "token"), said="is [server] url right", exit_code=1)
+    refused(*words, str(tmp_path / "token"), said="check [server] url", exit_code=1)
 
 
 def test_an_enrolment_that_fails_leaves_no_config_file_and_names_that_differ_are_refused(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_last_minutes_are_labelled_and_that_is_taken_back(person: Person) ->
     assert (done.exit_code, done.stdout.startswith("10 windows from")) == (0, True)
     assert person.classes() == {"sit": 2, "walk": 10}
     assert person.types("label", "--list").stdout == "every window has a label\n"
-    assert "taken back: walk; 10 windows" in person.types("label", "--undo").stdout
+    assert "undone: walk; 10 windows" in person.types("label", "--undo").stdout
     assert person.classes() == {"sit": 2, "": 10}
 
 
@@ -93,7 +93,7 @@ def test_sessions_are_listed_and_labelled_whole(person: Person) -> None:
     listed = person.types("label", "--sessions").stdout
     assert next(line.split() for line in listed.splitlines() if "phone" in line)[1:3] == ["0", "│"]
     done = person.types("label", "--session", "0", "--activity", "walk")
-    assert done.stdout == "12 windows are now walk; `label --undo` takes it back\n"
+    assert done.stdout == "12 windows are now walk; `label --undo` undoes this\n"
     assert person.classes() == {"walk": 12}
     person.types("label", "--undo")
     assert person.classes() == {"sit": 2, "": 10}
@@ -106,24 +106,24 @@ def test_a_span_by_its_ends(person: Person) -> None:
     assert done.stdout.startswith("3 windows")
     assert person.classes() == {"run": 3, "sit": 2, "": 7}
     ahead = person.types("label", "--from", str(time.time() + 50), "--to", str(time.time() + 99), "--activity", "run")
-    assert "those to come will have it" in ahead.stdout
+    assert "those to come will get it" in ahead.stdout
 
 
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["--activity", "walk"], "say when"),
-        (["--last", "10m"], "say what: --activity with one of sit, walk, run"),
+        (["--activity", "walk"], "give a time"),
+        (["--last", "10m"], "give --activity with one of sit, walk, run"),
         (["--last", "10m", "--activity", "walking"], "did you mean 'walk'"),
-        (["--last", "soon", "--activity", "walk"], "no duration"),
+        (["--last", "soon", "--activity", "walk"], "isn't a duration"),
         (["--from", "15:00", "--to", "14:00", "--activity", "walk"], "swap --from and --to"),
         (["--undo"], "no label command"),
         (["--session", "9", "--activity", "walk"], "there is no session 9; `label --sessions` lists"),
-        (["--session", "5-2", "--activity", "walk"], "'5-2' is no session; expected a number"),
-        (["--session", "0"], "say what: --activity"),
+        (["--session", "5-2", "--activity", "walk"], "'5-2' isn't a session; expected a number"),
+        (["--session", "0"], "give --activity"),
         (["--session", "0", "--file", "a", "--activity", "walk"], "either a file or a session"),
         (["--session", "0", "--last", "1h", "--activity", "walk"], "either a time, or a file or session"),
-        (["--file", "fone", "--activity", "walk"], "'fone' names no one file; did you mean 'phone'"),
+        (["--file", "fone", "--activity", "walk"], "'fone' doesn't name exactly one file; did you mean 'phone'"),
     ],
 )
 def test_what_cannot_be_labelled_is_said(person: Person, words: list[str], answer: str) -> None:
@@ -146,7 +146,7 @@ def test_the_table_and_the_days(person: Person) -> None:
 def test_a_selection_is_exported_for_numpy_without_pickle(person: Person) -> None:
     path = person.folder / "out" / "some.npz"
     done = person.types("windows", "--unlabelled", "--export", str(path))
-    assert (done.exit_code, "10 windows are in" in done.stdout) == (0, True)
+    assert (done.exit_code, "10 windows written to" in done.stdout) == (0, True)
     with np.load(path, allow_pickle=False) as found:
         assert found["x"].shape == (10, 128, 6)
         assert found["x"][:, 0, 0].tolist() == list(range(10))
@@ -164,12 +164,12 @@ def test_deleting_asks_and_leaves_nothing_in_the_file(person: Person) -> None:
     everything = b"".join(path.read_bytes() for path in person.data.iterdir())
     assert trace in everything
     done = person.types("windows", "--activity", "sit", "--delete", "--yes")
-    assert "2 windows are deleted" in done.stdout
+    assert "2 windows deleted" in done.stdout
     assert person.classes() == {"": 10}
     assert not (person.data / DAMAGED_FILE).exists()
     assert trace not in b"".join(path.read_bytes() for path in person.data.iterdir())
     cutoff = str(person.began_s + 2.56 * 5)
-    assert "5 windows are deleted" in person.types("windows", "--to", cutoff, "--delete", "--yes").stdout
+    assert "5 windows deleted" in person.types("windows", "--to", cutoff, "--delete", "--yes").stdout
 
 
 def test_a_device_that_never_ran_is_an_error(tmp_path: Path) -> None:
@@ -203,5 +203,5 @@ def test_models_are_shown_and_rolled_back(person: Person) -> None:
     assert "global model of round 1" in person.types("models", "--rollback").stderr
     assert listed() == [(1, True, True), (2, False, True)]
     (person.data / "r2.onnx").unlink()
-    assert "gone or damaged" in person.types("models", "--rollback").stderr.replace("\n", " ")
+    assert "missing or damaged" in person.types("models", "--rollback").stderr.replace("\n", " ")
     assert listed() == [(1, True, True), (2, False, False)]

@@ -45,12 +45,12 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
     [
         (GOOD + "[brokker]\n", "did you mean 'broker'"),
         (GOOD + "[training]\nthread = 2\n", "did you mean 'threads'"),
-        (GOOD + "[training]\nthreads = 0\n", "training.threads.*came: 0"),
+        (GOOD + "[training]\nthreads = 0\n", "training.threads.*got 0"),
         (GOOD.replace("http://", "ftp://"), "server.url"),
         (GOOD.replace('device = "d1"', ""), "agent.device"),
         (GOOD.replace('"d1"', '"d/1"'), "agent.device.*d/1"),
         (GOOD + '[phone]\ntoken = "short"\n', "phone: .*5 characters can be guessed"),
-        (GOOD + '[phone]\ntls_cert = "a.pem"\n', "tls_cert and tls_key belong together"),
+        (GOOD + '[phone]\ntls_cert = "a.pem"\n', "tls_cert and tls_key go together"),
         ("[agent", "not valid TOML"),
     ],
 )

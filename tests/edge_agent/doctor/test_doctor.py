@@ -187,7 +187,7 @@ def test_the_broker_lets_in_whom_it_knows(tmp_path: Path) -> None:
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
                         break
                 time.sleep(0.05)
-            for password, level, words in (("right", Level.OK, "lets d1 in"), ("wrong", Level.FAILURE, "refuses d1")):
+            for password, level, words in (("right", Level.OK, "accepts d1"), ("wrong", Level.FAILURE, "rejects d1")):
                 more = f'[broker]\nhost = "127.0.0.1"\nport = {port}\nusername = "d1"\npassword = "{password}"\n'
                 found = list(network.check_broker(load(config_file(tmp_path, more), {}), running=False))
                 assert (found[-1].level, words in found[-1].message) == (level, True), found
@@ -265,7 +265,7 @@ def test_a_phone_without_a_gyroscope_and_with_lost_messages() -> None:
     health.record(Recording("p", "s", "", "acc", times_s, values["gravity"]))
     health.note("the other sensor is 31 s behind acc")
     found = list(from_health(health.summary(), running=True))
-    assert any(each.level is Level.FAILURE and "no gyroscope has come" in each.message for each in found)
+    assert any(each.level is Level.FAILURE and "no data from the gyroscope" in each.message for each in found)
     assert "120 late" in the(found, "samples").message
     assert any("31 s behind" in each.message for each in found)
 
@@ -320,7 +320,7 @@ def test_the_whole_visit_of_a_device_whose_server_is_away(tmp_path: Path, monkey
     assert "failure  server: port" in run.stdout
     assert "failure  broker: port" in run.stdout
     assert "ok  training: Python" in run.stdout
-    assert "recordings are there" in run.stdout
+    assert "recordings found" in run.stdout
 
 
 def test_a_device_that_waits_for_its_approval_is_told_so_and_so_is_a_source_that_nobody_set(tmp_path: Path) -> None:

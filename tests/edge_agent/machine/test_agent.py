@@ -173,7 +173,7 @@ def test_a_failed_training_is_tried_again_and_then_left_out() -> None:
     assert device.on(Tick(), at=1.6).asked(FetchBlob)  # retry_s 1, jitter 0.5 to 1.5
     device.on(BlobFetched(A), JobFailed(1, "train", "killed by signal 9"))
     assert [(command.round, command.base) for command in device.asked(SkipRound)] == [(1, A)]
-    assert "2 tries failed" in device.asked(SkipRound)[0].reason
+    assert "2 attempts failed" in device.asked(SkipRound)[0].reason
     assert not device.on(Announced(announcement(1)), Tick(), at=100.0).asked(FetchBlob)
     assert device.announced(2, "b").asked(FetchBlob)
 

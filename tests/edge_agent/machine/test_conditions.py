@@ -18,7 +18,7 @@ from tests.edge_agent.factories import announcement, pointer
 from tests.edge_agent.state_machine import A, B, Device, ready, training, uploading
 
 COLD = TrainingConditions(("its battery is at 30 %, below 50 %",), ("its battery is at 30 %, below 50 %",))
-WARM = TrainingConditions(("it is 80 °C hot, the limit is 75 °C",), ())
+WARM = TrainingConditions(("its temperature is 80 °C; the limit is 75 °C",), ())
 FINE = TrainingConditions()
 
 

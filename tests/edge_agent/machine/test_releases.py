@@ -201,7 +201,7 @@ def test_a_release_that_was_kept_back_is_taken_up_again_when_the_better_one_is_w
 
 def test_a_rollback_by_hand_is_reported_and_not_undone() -> None:
     device = adopting().on(CandidateEvaluated(1, "adopt", "adopted", "", 0.9), ModelInUse(0))
-    assert report(device) == (1, "rolled_back", 0.9, "taken back on the device")
+    assert report(device) == (1, "rolled_back", 0.9, "rolled back on the device")
     assert not device.on(said(order(2, released=release(1)))).asked(FetchBlob)
     assert report(device.on(ModelInUse(1, 0.9))) == (1, "adopted", 0.9, "")  # twice: as it was
 

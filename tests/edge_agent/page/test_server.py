@@ -45,7 +45,7 @@ def test_it_shows_what_the_device_recognizes_and_why_it_does_not_train(device: P
     assert (len(found["signals"]), len(found["signals"][0])) == (128, 6)
     _, said, _ = device.send("GET", "/api/status")
     assert said["device"] == "kitchen-pi"
-    assert "It would not train now: the battery holds 20 %, and 50 % are asked for." in said["words"]
+    assert "It can't train now: the battery holds 20 %, and 50 % are asked for." in said["words"]
     assert "It keeps 2 labelled windows, and 10 without an activity." in said["words"]
     _, kept, _ = device.send("GET", "/api/windows")
     assert kept["labels"] == ["sit", "walk", "run"]
@@ -98,16 +98,16 @@ def test_the_model_before_is_used_again(device: PageDevice) -> None:
     assert device.send("POST", "/api/roll-back", {})[1] == {"words": "Now in use: the global model of round 6."}
     _, found, _ = device.send("GET", "/api/models")
     assert [(one["round"], one["adopted"]) for one in found["models"]] == [(6, True), (7, False)]
-    assert "taken back by hand" in found["why"][-1]
+    assert "restored manually" in found["why"][-1]
     (device.data / "r7.onnx").unlink()
     status, refused, _ = device.send("POST", "/api/roll-back", {})
-    assert (status, "gone or damaged" in refused["error"]) == (409, True)
+    assert (status, "missing or damaged" in refused["error"]) == (409, True)
 
 
 @pytest.mark.parametrize(
     ("path", "body", "answer"),
     [
-        ("label", {"activity": "swim", "last_s": 60}, (409, "is no activity of this federation")),
+        ("label", {"activity": "swim", "last_s": 60}, (409, "isn't an activity of this federation")),
         ("label", {"activity": "walk"}, (422, "either last_s, or from_s and to_s")),
         ("label", {"activity": "walk", "last_s": 60, "from_s": 1, "to_s": 2}, (422, "either")),
         ("label", {"activity": "walk", "last_s": -1}, (422, "last_s")),

@@ -121,6 +121,6 @@ def test_a_device_is_withdrawn_and_takes_part_again(page: Page, device: TaughtDe
     page.goto(device.address)
     page.get_by_text("Withdraw …").click()
     page.get_by_role("button", name="Withdraw", exact=True).click()
-    page.locator(".part", has_text="the server has not confirmed it yet").wait_for()
+    page.locator(".part", has_text="the server hasn't confirmed it yet").wait_for()
     page.get_by_role("button", name="Take part again").click()
     page.locator(".part", has_text="This device takes part.").wait_for()

@@ -152,13 +152,13 @@ def test_an_unknown_activity_leaves_its_file_out_and_says_so(tmp_path: Path) -> 
     assert (found.counts, isinstance(found.event, DataReady)) == ({"walking": 22}, True)
     assert list(found.skipped) == ["a.csv"]
     (reason,) = found.skipped["a.csv"]
-    assert "a.csv, line 2: activity 'idle' is no label" in reason
+    assert "a.csv, line 2: activity 'idle' isn't a label" in reason
     assert "labels.ignore" in reason
     assert Taken(config).skipped == found.skipped  # also after a restart
     assert any(
         "Left out of a.csv: a.csv, line 2" in words for words in collected_windows(found.folder, WindowsSection()).words
     )
-    told = [each for each in check_sensors(config, running=True) if "of a.csv the agent left" in each.message]
+    told = [each for each in check_sensors(config, running=True) if "the agent left out part of a.csv" in each.message]
     assert [each.level for each in told] == [Level.WARNING]
     ignoring = Taken(configured(tmp_path, tmp_path / "all", BY_COLUMN + '[labels]\nignore = ["idle"]\n'))
     assert (ignoring.counts, ignoring.skipped) == ({"": 22, "walking": 22}, {})  # b.csv is in once, not twice

@@ -97,7 +97,7 @@ def test_a_second_look_takes_what_is_new_and_what_has_changed(tmp_path: Path) ->
     assert_ready(collected(config, plan), 13)
     with closing(WindowStore(config.agent.data_dir)) as store:
         assert store.counts() == {"cross": 5, "disc": 6, "frame": 5}
-        assert "torn.png is no image" in store.get("skipped")
+        assert "torn.png isn't a readable image" in store.get("skipped")
         assert "stray.png" in store.get("skipped")
         x = store.read("ada", ImagePreparation(SHAPE), plan.labels).x
     assert (x == np.array([1, 0, 0], np.float32)[:, None, None]).all((1, 2, 3)).sum() == 1
@@ -137,7 +137,7 @@ def test_masks_come_back_beside_their_images(tmp_path: Path) -> None:
     ("wrong", "words"),
     [
         (lambda path: (path / "masks" / "0000.png").unlink(), "there is no mask masks/0000.png"),
-        (lambda path: Image.new("L", (24, 24), 9).save(path / "masks" / "0000.png"), "has pixels of [9]"),
+        (lambda path: Image.new("L", (24, 24), 9).save(path / "masks" / "0000.png"), "has pixel values [9]"),
         (lambda path: Image.new("L", (24, 24), 255).save(path / "masks" / "0000.png"), "no pixel of"),
         (lambda path: Image.new("RGB", (24, 24)).save(path / "masks" / "0000.png"), "a palette or grey PNG"),
         (lambda path: Image.new("L", (24, 12), 1).save(path / "masks" / "0000.png"), "12 pixels, its image 24"),
@@ -187,7 +187,7 @@ def test_images_for_a_federation_of_motion_are_refused_in_words(tmp_path: Path) 
     path = shapes.write_classes(tmp_path / "images", 1, seed=1)
     event = collected(config_of(tmp_path, path), make_plan())
     assert isinstance(event, SensorFailed)
-    assert "learns from windows of motion sensors, and [sensors] source = 'images' gives images" in event.reason
+    assert "learns from windows of motion sensors, but [sensors] source = 'images' delivers images" in event.reason
     event = collected(config_of(tmp_path, path, source="recording"), plan_of())
     assert isinstance(event, SensorFailed)
     assert "learns from images" in event.reason

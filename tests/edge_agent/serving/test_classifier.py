@@ -116,14 +116,14 @@ def test_a_rollback_brings_the_earlier_good_model_back_and_is_undone_by_another(
     shelf = ModelRegistry(store)
     assert shelf.rollback() == shelf.present()
     assert shelf.present() == {**first, "why": store.adoptions()[-1].reason}
-    assert "model of round 1: taken back by hand, in place of the personalized model of round 2" in (
+    assert "model of round 1: restored manually, in place of the personalized model of round 2" in (
         store.adoptions()[-1].reason
     )
     assert shelf.rollback() == shelf.present()
     second = {**second, "why": store.adoptions()[-1].reason}
     assert shelf.present() == second
     Path(first["path"]).write_bytes(b"damaged")
-    with pytest.raises(StoreError, match="gone or damaged"):
+    with pytest.raises(StoreError, match="missing or damaged"):
         shelf.rollback()
     assert shelf.present() == second
     store.close()

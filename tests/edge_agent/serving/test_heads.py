@@ -85,8 +85,8 @@ def test_without_labels_it_is_the_shared_head_or_the_one_that_knows_no_axes() ->
     assert chosen(nothing, **heads)[0] == "shared"
     name, why = chosen(nothing, is_far=True, **heads)
     assert name == "shared_any_orientation"
-    assert "lie otherwise" in why
+    assert "orientation seems unusual" in why
     name, why = chosen(nothing, adapted=empty, **heads)
-    assert (name, "without labels count a little" in why) == ("adapted", True)
+    assert (name, "unlabelled windows count a little" in why) == ("adapted", True)
     assert chosen(nothing, is_far=True, adapted=empty, **heads)[0] == "shared_any_orientation"
     assert chosen(nothing, is_far=True, personalized=empty)[0] == "personalized"  # before anybody else has sent

@@ -55,7 +55,7 @@ def test_the_network_in_use_is_copied_beside_the_heads(tmp_path: Path, exported:
 def test_why_there_is_none_is_said_and_nothing_is_left(tmp_path: Path, exported: Path) -> None:
     labels = Session.load(exported).metadata.labels
     cases = {
-        "no agent has worked there yet": (tmp_path / "nobody", labels),
+        "no agent has run there yet": (tmp_path / "nobody", labels),
         "it uses no network yet": (another_agent(tmp_path / "heads", exported, head="shared"), labels),
         "and not sitting": (another_agent(tmp_path / "others", exported), ("sitting",)),
     }

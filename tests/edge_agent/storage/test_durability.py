@@ -162,7 +162,7 @@ def test_the_outbox_is_never_replaced(tmp_path: Path) -> None:
     path = tmp_path / AGENT_FILE
     break_bytes(path, path.stat().st_size // 2 // 4096 * 4096, 4096)
     before = path.read_bytes()
-    with closing(StateStore(tmp_path)) as broken, pytest.raises(DamagedError, match="not replaced by itself"):
+    with closing(StateStore(tmp_path)) as broken, pytest.raises(DamagedError, match="n't replaced automatically"):
         broken.check()
     assert path.read_bytes() == before
 
@@ -246,7 +246,7 @@ def test_a_database_that_may_not_grow_pauses_collecting_until_it_may(
     feed(collector, 1)
     (paused,) = of_kind(posted, CollectingPaused, CollectingResumed)
     assert isinstance(paused, CollectingPaused)
-    assert "no room on the disk" in paused.reason
+    assert "no space on the disk" in paused.reason
     assert collector.store.counts()[""] == kept
     with collector.store.reading() as db:
         db.execute("PRAGMA max_page_count = 1073741823").fetchall()

@@ -119,9 +119,9 @@ def test_a_file_or_session_that_is_not_there_or_not_the_only_one_is_refused(stor
     for key in ("1", "2"):
         store.put(**{f"taken:{key}": json.dumps({"name": f"{key}/a.csv", "under": "x"})})
         store.add([window(-1, 1, session=int(key))], LABELS, SETTINGS, WindowsSection(), origin=f"csv:{key}")
-    with pytest.raises(LabelError, match=r"2 files end so: 1/a.csv, 2/a.csv; give more of the path"):
+    with pytest.raises(LabelError, match=r"2 files match: 1/a.csv, 2/a.csv; give more of the path"):
         label_file(store, "a.csv", "walk")
-    with pytest.raises(LabelError, match=r"names no one file; did you mean '1/a.csv'"):
+    with pytest.raises(LabelError, match=r"doesn't name exactly one file; did you mean '1/a.csv'"):
         label_file(store, "1/a.cvs", "walk")
     with pytest.raises(LabelError, match="no session 7; `label --sessions`"):
         label_sessions(store, [1, 7], "walk")

@@ -31,7 +31,7 @@ def test_a_wish_outlives_its_connection_and_a_federation_that_is_re_created(tmp_
 def test_it_is_confirmed_once_the_withdrawal_is_answered(tmp_path: Path) -> None:
     with closing(StateStore(tmp_path)) as store:
         withdraw(store)
-        assert "not confirmed" in participation(store).words
+        assert "n't confirmed" in participation(store).words
         store.put(**{CONTRIBUTION: json.dumps({"kind": "sums", "update_id": "u1"})})
         assert not participation(store).is_confirmed
         store.put(**{CONTRIBUTION: json.dumps({"kind": "withdrawn", "update_id": "u2"})})
@@ -53,11 +53,11 @@ def test_the_commands_say_what_they_did(tmp_path: Path) -> None:
         '[server]\nurl = "http://127.0.0.1:9"\n[broker]\nhost = "127.0.0.1"\nport = 9\n'
     )
     runner = CliRunner()
-    assert "holds no device yet" in runner.invoke(app, ["withdraw", "--config", str(config)]).output
+    assert "contains no device yet" in runner.invoke(app, ["withdraw", "--config", str(config)]).output
     with closing(StateStore(tmp_path / "data")) as store:
         said = runner.invoke(app, ["withdraw", "--config", str(config)])
         assert "was withdrawn on" in said.output
-        assert "does not run now" in said.output
+        assert "isn't running" in said.output
         assert not participation(store).takes_part
         assert "takes part" in runner.invoke(app, ["take-part", "--config", str(config)]).output
         assert participation(store).takes_part

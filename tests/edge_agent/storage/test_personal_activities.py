@@ -58,7 +58,7 @@ def test_what_is_no_name_is_refused(store: WindowStore, name: str) -> None:
 def test_there_are_eight_at_the_most_and_unknown_ones_are_said(store: WindowStore) -> None:
     for number in range(MAX_ACTIVITIES):
         add_activity(store, f"mine {number}", LABELS)
-    with pytest.raises(LabelError, match="no more fit"):
+    with pytest.raises(LabelError, match="the maximum"):
         add_activity(store, "another", LABELS)
     with pytest.raises(LabelError, match="there is no activity 'yours'"):
         remove_activity(store, "yours")

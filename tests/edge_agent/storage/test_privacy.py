@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 def refuse(store: StateStore) -> None:
-    note_refused_plan(store, "secure.min_devices is 3, and this device requires 50 or more", LESS)
+    note_refused_plan(store, "secure.min_devices is 3, but this device requires 50 or more", LESS)
 
 
 def test_a_pin_outlives_a_restart_and_a_federation_made_anew(store: StateStore) -> None:
@@ -90,7 +90,7 @@ def person(folder: Path, *command: str, settings: str = "") -> str:
 def test_a_person_sees_and_accepts_what_a_refused_plan_promises(store: StateStore, tmp_path: Path) -> None:
     shown = person(tmp_path)
     assert "only sums over at least 50 devices, even if 30% of them work for it, with noise 1.1 on each sum" in shown
-    assert "refuses no plan, so there is nothing to accept" in person(tmp_path, "--accept")
+    assert "doesn't refuse a plan, so there is nothing to accept" in person(tmp_path, "--accept")
     refuse(store)
     assert "It refuses the server's plan: secure.min_devices is 3" in person(tmp_path)
     store.put(doing='{"words": "collecting", "left": false, "at": 0}')
@@ -122,7 +122,7 @@ def test_the_page_shows_it_and_accepts_it_by_password_alone(tmp_path: Path) -> N
                 assert shown["promises"] == describe_promises(LESS)
                 stale = {"promises": describe_promises(PROMISED)}
                 answer = device.send("POST", "/api/accept-plan", stale, {"Cookie": cookie})[1]
-                assert "changed its plan since" in answer["error"]
+                assert "since changed its plan" in answer["error"]
                 assert device.send("POST", "/api/accept-plan", asked, {"Cookie": cookie})[0] == 200
                 assert pinned_promises(store) == LESS
         device.close()

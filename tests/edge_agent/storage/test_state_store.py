@@ -77,7 +77,7 @@ def make_job(config: Config, round_number: int = 1, base: str = "a" * 64) -> Job
 
 def test_a_file_that_is_no_database_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"not a database, but long enough to be looked at" * 100)
-    with pytest.raises(DamagedError, match=r"not replaced by itself.*outbox; windows and models stay"):
+    with pytest.raises(DamagedError, match=r"n't replaced automatically.*outbox; windows and models stay"):
         StateStore(tmp_path)
 
 

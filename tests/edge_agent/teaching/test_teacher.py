@@ -105,7 +105,7 @@ def test_a_lesson_that_no_page_asks_about_ends(device: TaughtDevice) -> None:
     teacher.start("walking")
     now[0] = LEFT_ALONE_S + 1
     assert teacher.state()["message"] == "walking: ended, since the page was closed."
-    with pytest.raises(LabelError, match="no lesson runs"):
+    with pytest.raises(LabelError, match="no lesson is running"):
         teacher.pause()
 
 

@@ -175,7 +175,7 @@ def test_what_nobody_has_trained_is_no_global_model(device: Path) -> None:
     assert trainer.adopt(context)  # somebody released it; the holdout will tell
     unmeasured = context.data._replace(holdout=context.data.holdout.select(np.zeros(0, np.int64)))
     context.data = unmeasured
-    with pytest.raises(NonRetryableJobError, match="nobody has trained it yet"):
+    with pytest.raises(NonRetryableJobError, match="initial, untrained"):
         trainer.adopt(context)
     job = a_job(device, PLANS["fedavg"])
     context = trainer.build_context(job)

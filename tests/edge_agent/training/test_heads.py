@@ -54,16 +54,15 @@ from tests.export.conftest import waves
 
 pytestmark = pytest.mark.ci  # eight seconds of processor time, most of it to make one network and its graphs
 
-COSINES = 41
 NAMES = {"personalized", "personalized_any_orientation", "shared", "shared_any_orientation"}
 OTHERS: dict[str, Any] = {"subjects": 2, "phones": ["phone100"], "places": ["waist", "thigh"], "minutes": 2.0}
 
 
-@pytest.fixture(scope="module")
-def plan() -> Plan:
+@pytest.fixture(scope="module", params=[{"cosines": 41}, {"features": 60}], ids=["cosines", "minirocket"])
+def plan(request: pytest.FixtureRequest) -> Plan:
     first = make_plan("analytic", "har_features")
-    spec = first.model.model_copy(update={"options": {"cosines": COSINES}})
-    training = first.training.model_copy(update={"feature_dim": 183 + COSINES})
+    spec = first.model.model_copy(update={"options": request.param})
+    training = first.training.model_copy(update={"feature_dim": 183 + sum(request.param.values())})
     data = first.data.model_copy(update={"normalization": "none"})
     return first.model_copy(update={"model": spec, "training": training, "data": data})
 
@@ -275,7 +274,7 @@ def test_the_winner_is_served_and_said_in_words_with_every_heads_numbers(
     assert verdict.answer == "adopted", verdict.reason
     with closing(StateStore(device)) as store:
         ModelRegistry(store).commit(verdict)
-        assert "head" in describe_served(store)
+        assert "model" in describe_served(store)
         rows = summary(store, DEVICE)["compared"]["models"]
         assert {row["head"] for row in rows} == NAMES
         assert [row["in_use"] for row in rows].count(True) == 1
@@ -306,7 +305,7 @@ def hostile(broadcast: Tree, kind: str) -> Tree:
         ("another shape", "sums/moment.*not"),
         ("not positive definite", "no head can be solved"),
         ("huge", "of 2 devices reach"),
-        ("NaN in the network", "holds NaN"),
+        ("NaN in the network", "contains NaN"),
     ],
 )
 def test_a_hostile_broadcast_is_refused_in_words(

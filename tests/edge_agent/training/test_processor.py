@@ -86,11 +86,11 @@ def test_torch_has_its_share_of_the_gpu_and_no_cap_of_its_address_space(
     monkeypatch.setattr(torch, "zeros", _raise(RuntimeError("CUDA driver error: initialization error\nCompile with")))
     said = place("torch", "cuda", 1024)
     assert said.describe() == (
-        "on the CPU: CUDA cannot be begun: CUDA driver error: initialization error; install a build with CUDA "
+        "on the CPU: CUDA can't be initialized: CUDA driver error: initialization error; install a build with CUDA "
         '(docs/devices.md), or set [training] device = "cpu"'
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "finds no GPU that it can use" in place("torch", "cuda", 512).words
+    assert "finds no usable GPU" in place("torch", "cuda", 512).words
     assert caps == [1024, 512]
 
 

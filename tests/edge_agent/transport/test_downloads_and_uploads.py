@@ -188,7 +188,7 @@ def test_bytes_that_are_not_the_announced_ones_are_not_kept(tmp_path: Path, addr
 )
 def test_models_are_fetched_from_the_servers_own_origin_alone(tmp_path: Path, url: str) -> None:
     blobs = BlobDownloader(tmp_path, "http://127.0.0.1:9", 1.0)
-    with pytest.raises(DownloadError, match=r"was announced, but models are fetched from http://127.0.0.1:9/ alone"):
+    with pytest.raises(DownloadError, match=r"was announced, but models are only downloaded from http://127.0.0.1:9/"):
         blobs.fetch(point(b"x", url))
 
 

@@ -171,23 +171,23 @@ def test_a_lost_answer_is_made_good_by_a_claim(who: Applicant, monkeypatch: pyte
             r"refuses \(401\): this .* has been used",
         ),
         ((403, {"detail": "the device 'd1' was revoked"}), "was revoked; ask the operator for a token made for"),
-        ((404, b"<html>"), "answered 404; is .server. url the server's base URL"),
+        ((404, b"<html>"), "answered 404; check that .server. url is the server's base URL"),
         ((409, {"detail": "a device 'd1' is enrolled with another key; choose another name"}), "choose another name$"),
         ((422, {"detail": "issued_at: 900 s ahead; set the device's clock"}), "set the device's clock$"),
         ((429, {"detail": "slow down"}), "wait a minute"),
         ((503, {"detail": "the broker could not make the account"}), "again later, without a token"),
         ((500, b""), "answered 500; try again later"),
         ((302, b""), "answered 302"),
-        ((200, b"[]"), "does not answer as Gaitway's server does"),
-        ((200, {**APPROVED, "device": "d2"}), "answers about device 'd2', asked was 'd1'"),
-        ((200, b"{" * (1 << 17)), "does not answer as Gaitway's server does"),
+        ((200, b"[]"), "doesn't respond like a Gaitway server"),
+        ((200, {**APPROVED, "device": "d2"}), "answered about device 'd2' instead of 'd1'"),
+        ((200, b"{" * (1 << 17)), "doesn't respond like a Gaitway server"),
         (
             (200, {**APPROVED, "credentials": {**GIVEN, "server_key": "AAAA"}}),
             "the server's key has 3 bytes",
         ),
         (
             (200, {**APPROVED, "credentials": {**GIVEN, "api_key": "a\r\nHost: evil"}}),
-            "does not answer as",
+            "doesn't respond like",
         ),
     ],
 )
@@ -219,7 +219,7 @@ def test_its_turn_comes_after_the_server_has_closed_the_idle_connection(
 
 
 def test_a_server_without_a_port_is_said_in_words(who: Applicant) -> None:
-    with pytest.raises(EnrolError, match=r"cannot reach http://host:abc/v1/enrol.*is .server. url right"):
+    with pytest.raises(EnrolError, match=r"cannot reach http://host:abc/v1/enrol.*check .server. url"):
         enrol(who._replace(server="http://host:abc"), TOKEN)
 
 
@@ -229,7 +229,7 @@ def test_a_server_with_another_key_than_the_token_names_is_refused_and_leaves_no
     with pytest.raises(EnrolError, match=r"the operator's token names .*somebody between .* nothing was kept"):
         enrol(who, elsewhere)
     assert not (who.folder / CREDENTIALS_FILE).exists()
-    with pytest.raises(ConfigError, match="ends with the fingerprint of the server's key; copy it whole"):
+    with pytest.raises(ConfigError, match="end with the fingerprint of the server's key; copy it whole"):
         enrol(who, TOKEN[:-1])
 
 
@@ -253,7 +253,7 @@ def test_a_claim_too_takes_credentials_of_the_pinned_server_alone(who: Applicant
 def test_no_server_and_no_key_are_said_too(who: Applicant) -> None:
     with pytest.raises(EnrolError, match="has not enrolled yet: ask the operator for a token"):
         claim(who)
-    with pytest.raises(EnrolError, match=r"cannot reach http://127.0.0.1:9/v1/enrol: .*is \[server\] url right"):
+    with pytest.raises(EnrolError, match=r"cannot reach http://127.0.0.1:9/v1/enrol: .*check \[server\] url"):
         enrol(who._replace(server="http://127.0.0.1:9"), TOKEN)
 
 
@@ -262,12 +262,12 @@ def test_damaged_files_are_errors_that_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="get new ones with `edge_agent enrol` without a token"):
         read_credentials(tmp_path)
     (tmp_path / KEY_FILE).write_text("not a key")
-    with pytest.raises(ConfigError, match="move it away and enrol anew"):
+    with pytest.raises(ConfigError, match="move it away and enrol again"):
         device_key(tmp_path)
 
 
 def test_what_travels_in_the_clear_is_warned_about() -> None:
-    assert "whoever listens" in warning_about("http://gaitway.example")
+    assert "anyone on the network path" in warning_about("http://gaitway.example")
     for safe in ("https://gaitway.example", "http://127.0.0.1:8080", "http://localhost", "http://[::1]:8080"):
         assert warning_about(safe) == ""
 
@@ -352,7 +352,7 @@ def test_a_key_is_read_from_its_file_and_without_one_there_is_none(tmp_path: Pat
 @pytest.mark.parametrize("text", ["", "\n", "two words", "a\nb", "x" * 2000, "gw_\x00"])
 def test_what_is_no_key_is_said_and_not_shown(tmp_path: Path, text: str) -> None:
     (tmp_path / "key").write_text(text)
-    with pytest.raises(ConfigError, match="holds no API key; expected one line"):
+    with pytest.raises(ConfigError, match="contains no API key; expected one line"):
         key_of(tmp_path / "key")
     with pytest.raises(ConfigError, match="cannot be read"):
         key_of(tmp_path / "none")

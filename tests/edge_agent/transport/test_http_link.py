@@ -188,11 +188,11 @@ def test_a_full_queue_takes_no_more(server: Server) -> None:
 
 def test_a_refused_key_is_renewed_and_the_reason_is_said(server: Server) -> None:
     device = Device(server, "stale", "good")
-    assert "the server refuses this device: 401: this key is unknown" in device.next(Disconnected).reason
+    assert "the server rejects this device: 401: this key is unknown" in device.next(Disconnected).reason
     device.next(Connected)
     server.answers = [(403, b'{"detail": "another device\'s"}')]
     device.link.publish_status(DeviceStatus(state="ready"))
-    assert "refuses what this device says: 403: another device's" in device.next(Disconnected).reason
+    assert "rejects this device's message: 403: another device's" in device.next(Disconnected).reason
     device.link.stop(say_offline=False)
 
 

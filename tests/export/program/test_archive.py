@@ -73,7 +73,7 @@ def body(model: onnx.ModelProto) -> None:
         (add_node("RandomNormal", shape=[1 << 40]), "RandomNormal"),
         (add_node("Add", domain="com.microsoft"), "field 7"),
         (external, "field 1[34]"),
-        (lambda model: model.graph.initializer.add(name="c", data_type=1, dims=[1 << 40]), "holds 0 bytes"),
+        (lambda model: model.graph.initializer.add(name="c", data_type=1, dims=[1 << 40]), "has 0 bytes"),
         (lambda model: model.graph.initializer.add(name="c", data_type=1, dims=[1], float_data=[1.0]), "float_data"),
         (body, "field 6"),
         (lambda model: model.functions.add(name="f"), "field 25"),
@@ -131,7 +131,7 @@ def test_damage_within_compressed_bytes_and_other_compressions_are_refused_in_wo
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         first = file.infolist()[0]
     data[first.header_offset + 30 + len(first.filename)] = 0xFF  # a block of a type that deflate does not have
-    with pytest.raises(ProgramError, match="not a program's archive"):
+    with pytest.raises(ProgramError, match="aren't a program's archive"):
         read_program(bytes(data))
     for compression in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
         with pytest.raises(ProgramError, match="another method than deflate"):

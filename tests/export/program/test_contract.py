@@ -138,7 +138,7 @@ def test_windows_of_units_of_their_own_are_refused_in_words_where_they_would_be_
     plan = make_plan()
     training = plan.training.model_copy(update={"augmentation": Augmentation(rotation=0.5)})
     assert plan.data.normalization == "client"
-    with pytest.raises(ProgramError, match="'client' gives each client units of its own"):
+    with pytest.raises(ProgramError, match="'client' gives each client its own units"):
         federation_of(plan.model_copy(update={"training": training}))
 
 

@@ -57,9 +57,9 @@ def test_a_round_can_be_ended_before_its_last_step() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"progress/steps": np.array(7)}, "no step"),
+        ({"progress/steps": np.array(7)}, "isn't a step"),
         ({"progress/epoch": np.array(99)}, "epoch 99"),
-        ({"progress/batch": np.array(50)}, "no step"),
+        ({"progress/batch": np.array(50)}, "isn't a step"),
         ({"client/params/head.0.bias": np.full(8, np.nan, np.float32)}, "NaN"),
         ({"client/params/head.0.bias": np.zeros(7, np.float32)}, "expected float32"),
         ({"anything": np.zeros(1)}, "does not know"),
@@ -84,7 +84,7 @@ def test_what_is_not_the_programs_is_refused() -> None:
         ({**parts.broadcast, name: np.full_like(parts.broadcast[name], np.inf)}, whole[1], "infinity"),
         (whole[0], DeviceExamples(x[:, :3], y), "examples"),
         (whole[0], DeviceExamples(x, y + 2), "classes from"),
-        (whole[0], DeviceExamples(x[:0], y[:0]), "none came"),
+        (whole[0], DeviceExamples(x[:0], y[:0]), "there are none"),
     ):
         with pytest.raises(ProgramError, match=message):
             ProgramRound(parts.program, {}, broadcast, examples, RoundIdentity("ada", 1))

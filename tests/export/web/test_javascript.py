@@ -21,6 +21,7 @@ from export.runtime import Session
 from gaitway.input_spec import InputSpec
 from har_pipeline import PipelineSettings, Recording, SampleUnits, StreamPipeline, recordings
 from models import build
+from models.har_features import FEATURES
 from tests.export.conftest import MEAN, STD, metadata
 from tests.export.test_recognizer import ACCELEROMETER_ONLY, jittered, motion, pieces, rotation
 from tests.export.test_runtime import model_bytes
@@ -179,6 +180,27 @@ def test_hand_made_features_answer_alike_in_a_browsers_runtime(tmp_path: Path) -
     assert [each["label"] for each in found] == [each.label for each in answers]
     probabilities = [list(each["probabilities"].values()) for each in found]
     np.testing.assert_allclose(probabilities, [each.probabilities for each in answers], atol=1e-4)
+
+
+@pytest.mark.ci
+@pytest.mark.skipif(not ORT.is_file(), reason="no ONNX Runtime for the web: make phone")
+def test_minirocket_features_are_equal_in_torch_onnx_and_a_browsers_runtime(tmp_path: Path) -> None:
+    """Bit for bit, also with int8 weights: one step beside a bias would be another feature."""
+    torch.manual_seed(0)
+    said = metadata("har_features", input=InputSpec.windows((0.0,) * 6, (1.0,) * 6))
+    module = build("har_features", classes=len(said.labels), features=600).eval()
+    x = generated_windows(256, seed=8)
+    x[0], x[1, :, 3:] = 0, 0  # one that measures nothing, and one without a gyroscope
+    export_onnx(module, tmp_path / "model.onnx", metadata=said, examples=x, int8=True)
+    some = x[:24]
+    with torch.no_grad():
+        wanted = module(torch.from_numpy(some)).features.numpy()
+    request = {"model": str(tmp_path / "model.onnx"), "x": some.ravel().tolist(), "shape": list(some.shape)}
+    by_web = np.array(by_node("embeddings_by_web_runtime.mjs", request), np.float32).reshape(wanted.shape)
+    native, int8 = (Session.load(tmp_path / f"model{end}").predict(some).embedding for end in (".onnx", ".int8.onnx"))
+    for found in (by_web, native, int8):
+        np.testing.assert_array_equal(found[:, FEATURES:], wanted[:, FEATURES:])
+        np.testing.assert_allclose(found[:, :FEATURES], wanted[:, :FEATURES], atol=1e-4)
 
 
 def test_answers_are_pythons() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from federation.aggregation import ridge
 from federation.aggregation.present_sums import KeptContributions
+from federation.aggregation.ridge_numpy import Damping, FixedSums, solve_mean
 from federation.errors import SettingsError
 from federation.methods.analytic import Analytic
 from federation.plan import TrainingConfig
@@ -313,3 +314,33 @@ def test_a_network_whose_head_cannot_be_linear_is_refused() -> None:
     }
     with pytest.raises(SettingsError, match="analytic needs a network whose head is one dense layer"):
         Analytic().server_init(params, {}, TrainingConfig(classes=3, feature_dim=8))
+
+
+def test_a_device_without_a_gyroscope_has_heads_of_a_sub_block_of_the_same_sums() -> None:
+    torch.manual_seed(0)
+    module = build("har_features", classes=CLASSES, features=60)
+    training = TRAINING.model_copy(update={"feature_dim": module.feature_dim})
+    setup = Setup(METHOD, training, network(module), Classification())
+    fresh = METHOD.init_client_state(initial_client(module), training)
+    state = METHOD.server_init(fresh.params, fresh.buffers, training)
+    before = METHOD.broadcast(state, "ada")
+    assert METHOD.without_sensor(fresh, before) is before  # nobody's sums have come
+    found = {
+        name: train_one(setup, fresh, before, mine, client_id=name, round_number=1).upload
+        for name, mine in DATA.items()
+    }
+    state = METHOD.aggregate(state, [Update(name, 40, 0, upload) for name, upload in found.items()])
+    whole = METHOD.broadcast(state, "ada")
+    lacking = METHOD.without_sensor(fresh, whole)
+    has, free = (fresh.buffers[name].numpy() for name in ("acceleration", "orientation_free"))
+    heads = METHOD.serving_models(METHOD.refresh(METHOD.receive(fresh, lacking)[0], lacking))
+    for head in heads.values():
+        assert not head.params["head.weight"].numpy()[:, has == 0].any()
+    columns = np.flatnonzero(has).tolist()
+    sums = FixedSums.of(whole["sums"]).restricted(columns)
+    wanted = solve_mean(sums, None, 0, Damping(LAMBDA), np.flatnonzero(free).tolist(), 0.33)
+    np.testing.assert_allclose(heads["shared"].params["head.weight"].numpy(), wanted.weight, atol=1e-5)
+    assert np.abs(wanted.weight[:, columns]).max() > 0
+    assert same(whole, METHOD.broadcast(state, "ada"))  # those with a gyroscope pay nothing
+    old = METHOD.broadcast(METHOD.aggregate(STATE, UPDATES.values()), "ada")
+    assert METHOD.without_sensor(FRESH, old) is old  # a network that doesn't say

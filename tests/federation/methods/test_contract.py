@@ -314,7 +314,7 @@ def test_a_robust_rule_forgets_a_client_that_sends_nonsense(name: str, rule: str
     "name", [name for name in METHODS if name not in ROBUST and not issubclass(METHODS[name], SumMethod)]
 )
 def test_a_robust_rule_is_refused_where_there_is_no_mean(name: str) -> None:
-    with pytest.raises(SettingsError, match="no mean of parameters"):
+    with pytest.raises(SettingsError, match="average parameters"):
         METHODS[name](aggregation="median")
 
 

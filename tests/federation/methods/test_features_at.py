@@ -91,7 +91,7 @@ def test_the_base_of_fedper_ends_where_the_head_begins() -> None:
     "options", [{"name": "analytic"}, {"name": "pfedfda"}, {"name": "fedproto", "backbone": "frozen"}]
 )
 def test_heads_are_made_of_what_enters_them(options: dict[str, str]) -> None:
-    with pytest.raises(SettingsError, match="must be what enters the head, and the model's option features_at is last"):
+    with pytest.raises(SettingsError, match="must be the head's input, but the model's option features_at is last"):
         federation(method_from_json(options), network_name=LAST)
     federation(method_from_json(options), network_name="dense")
 

@@ -127,7 +127,7 @@ def test_the_network_travels_whole_and_comes_back() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"lam": 2.0}, "trains nothing that lam=2 could pull"),
+        ({"lam": 2.0}, "doesn't train, so lam=2"),
         ({"distance": "squared_sum"}, "leave lam at 1, and distance at squared"),
         ({"predict_by": "head"}, "trains no head, but predict_by=head"),
         ({"backbone": "thawed"}, "backbone"),

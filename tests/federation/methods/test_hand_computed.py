@@ -91,7 +91,7 @@ def test_fedrep(options: dict[str, float], factor: float, bases: tuple[float, fl
 @pytest.mark.parametrize("name", ["fedrep", "fedpac"])
 @pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan])
 def test_a_head_that_would_not_train_is_refused(name: str, factor: float) -> None:
-    with pytest.raises(SettingsError, match=f"{name}: head_lr_factor=.*: expected a number above 0"):
+    with pytest.raises(SettingsError, match=f"{name}: head_lr_factor=.*: expected a factor above 0"):
         method_from_json({"name": name, "head_lr_factor": factor})
 
 
@@ -284,7 +284,7 @@ def test_robust_rules(rule: str, expected: float) -> None:
 
 def test_krum_says_how_many_it_needs() -> None:
     method = method_from_json({"name": "fedavg", "aggregation": "krum", "byzantine": 2})
-    with pytest.raises(RoundError, match="needs at least 5 updates, 3 came"):
+    with pytest.raises(RoundError, match="needs at least 5 updates, got 3"):
         method.aggregate({"params": scalars(w=0.0)}, [update(f"c{i}", 1, 1.0) for i in range(3)])
 
 

@@ -46,7 +46,7 @@ REFUSED = {
     "fedatt": "by how far its own parameters went",
     "fedpac": "the single heads of all",
     "fedtgp": "the single prototypes of all",
-    "pfedfda": "does not say what of them adds up",
+    "pfedfda": "doesn't define what adds up",
     "fedproto_margin": "the margins of its own prototypes",
 }
 OPTIONS: dict[str, dict[str, Any]] = {name: {"clustering": "one_step"} for name in ("fedali", "fesem")}
@@ -134,7 +134,7 @@ def test_other_methods_are_refused_in_words(name: str) -> None:
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"name": "fedavg", "aggregation": "median"}, "must see every client's parameters"),
+    ({"name": "fedavg", "aggregation": "median"}, "needs every client's parameters"),
     ({"name": "fedproto", "average_over": "clients"}, "set average_over=round"),
     ({"name": "fedali"}, "set clustering=one_step"),
     ({"name": "fesem"}, "the centre that its own parameters are nearest to; set clustering=one_step"),
@@ -163,7 +163,7 @@ def test_a_method_that_overrides_fold_alone_is_refused() -> None:
         def fold(self, state: Any, accumulator: Any, update: Any) -> Any:
             return super().fold(state, accumulator, update._replace(examples=1))
 
-    with pytest.raises(SettingsError, match="does not say what of them adds up"):
+    with pytest.raises(SettingsError, match="doesn't define what adds up"):
         check_secure(Other(), UNSCREENED, SECURE)
 
 

@@ -157,7 +157,7 @@ def test_foreign_topics_are_refused(topic: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "+", "#", "a" * 65, "..", "ä"])
 def test_names_that_would_break_a_topic_are_refused(name: str) -> None:
-    with pytest.raises(WireError, match="may hold only letters"):
+    with pytest.raises(WireError, match="may contain only letters"):
         topics.status("demo", name)
 
 

@@ -75,7 +75,7 @@ def test_the_deadline_closes_with_a_quorum() -> None:
 def test_the_deadline_fails_without_a_quorum() -> None:
     result = play(ALL, arrive("a"), DeadlinePassed())
     assert result.actions == (Action.FAIL,)
-    assert result.round.reason == "quorum not reached: 1 updates came, 2 are needed"
+    assert result.round.reason == "quorum not reached: got 1 updates, 2 are needed"
 
 
 def test_lost_devices_are_not_waited_for() -> None:

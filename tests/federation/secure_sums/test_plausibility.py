@@ -80,7 +80,7 @@ def test_honest_sums_of_many_clients_are_possible_and_so_is_what_is_left_of_them
         ("gram", 0, 1 << 50, "reach"),
         ("gram", 5, 1 << 24, "not positive semidefinite"),
         ("gram", 0, -(1 << 26), "below 0"),
-        ("gram", -1, 1 << 18, "in one place and"),
+        ("gram", -1, 1 << 18, "in one place but"),
         ("moment", (0, 0), 1 << 24, "above"),
         ("moment", (-1, 1), -(1 << 22), "weight of"),
     ],
@@ -114,5 +114,5 @@ def test_a_sum_of_features_counts_its_clients() -> None:
     method = method_from_json({"name": "analytic"})
     added: Tree = {**total(range(4)), "clients": torch.tensor(4)}
     assert method.sum_implausibility(added, 4, 0.0) == ""
-    assert "it counts 4 clients, and 3 have added to it" in method.sum_implausibility(added, 3, 0.0)
+    assert "it counts 4 clients, but 3 have added to it" in method.sum_implausibility(added, 3, 0.0)
     assert "it counts -4 clients" in method.sum_implausibility({**added, "clients": torch.tensor(-4)}, 4, 0.0)

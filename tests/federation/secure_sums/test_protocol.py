@@ -157,7 +157,7 @@ def keys_for_seeds(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("kind", "change", "refusal", "survives"), [
-    (Kind.SUM_KEYS, of_small_order, "of small order", True),
+    (Kind.SUM_KEYS, of_small_order, "has small order", True),
     (Kind.SUM_KEYS, lambda body: body.replace(b"device1", b"device2"), "those of another device", True),
     (Kind.SUM_KEYS, lambda body: b"{", "PublicKeys", True),
     (Kind.SUM_KEYS, other_seed, None, True),  # as if on the way: the device does not find its own keys in the list
@@ -214,7 +214,7 @@ def test_a_message_that_its_device_has_not_signed_is_not_taken(kind: Kind) -> No
     state = network.run()
     assert exact_or_failed(network, state)
     assert len(server.included_devices(state)) == 8
-    assert sum("not signed by its key" in one for one in network.refusals) == 3
+    assert sum("isn't signed with its key" in one for one in network.refusals) == 3
 
 
 def test_a_vector_comes_once_whatever_the_device_sends() -> None:
@@ -250,9 +250,9 @@ def ready() -> tuple[Network, str]:
 
 
 @pytest.mark.parametrize(("vector", "bound", "layout", "reason"), [
-    (np.ones(LENGTH, np.int64), 1000, LAYOUT, "has other numbers than those that it has sent"),
-    (np.zeros(LENGTH + 1, np.int64), 1000, LAYOUT, "other numbers than the plan has"),
-    (np.zeros(LENGTH, np.int64), 1000, bytes([1]) * 32, "other numbers than the plan has"),
+    (np.ones(LENGTH, np.int64), 1000, LAYOUT, "numbers differ from those that it has sent"),
+    (np.zeros(LENGTH + 1, np.int64), 1000, LAYOUT, "other numbers than the plan's"),
+    (np.zeros(LENGTH, np.int64), 1000, bytes([1]) * 32, "other numbers than the plan's"),
     (np.full(LENGTH, 1001), 1000, LAYOUT, "a number is beyond 1,000"),
     (np.zeros(LENGTH, np.int64), 2**29, LAYOUT, "does not fit 32 bits"),
 ])  # fmt: skip
@@ -282,7 +282,7 @@ def test_what_comes_again_is_answered_again_and_what_comes_too_early_changes_not
     for kind in (ServerMessage.SHARES, ServerMessage.INCLUDED, ServerMessage.CONFIRMED):
         early = client.step(own, first.state, FromServer(kind, b"{}"))
         assert (early.state, early.message) == (first.state, None)
-        assert "before its time" in early.reason
+        assert "too early" in early.reason
 
 
 @dataclass
@@ -348,12 +348,12 @@ def test_a_device_signs_no_list_in_which_a_group_has_too_few(monkeypatch: pytest
     first = groups_of(NAMES, 3, 1)
     lost = [name for name, group in zip(NAMES, first, strict=True) if group == 0][:2]
     network = Network(NAMES, GROUPED, dict.fromkeys(lost, ServerStage.VECTORS))
-    assert network.run().reason == "a group's sum would be of 2 devices, 3 are needed"
+    assert network.run().reason == "a group's sum would have 2 devices; 3 are needed"
     monkeypatch.setattr(server, "membership", careless)
     lied_to = Network(NAMES, GROUPED, dict.fromkeys(lost, ServerStage.VECTORS))
     lied_to.run()
     left = [state for name, state in lied_to.states.items() if name not in lost]
-    assert {state.reason for state in left} == {"a group's sum would be of 2 devices, 3 are needed"}
+    assert {state.reason for state in left} == {"a group's sum would have 2 devices; 3 are needed"}
     assert {state.stage for state in left} == {ClientStage.ABORTED}
 
 

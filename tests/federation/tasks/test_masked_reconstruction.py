@@ -59,8 +59,8 @@ def test_prototypes_of_classes_are_refused_in_words() -> None:
     refused = {name for name, method in METHODS.items() if method().task_incompatibility(TASK)}
     assert refused == {"analytic", "fedpac", "fedproto", "fedpr", "fedproto_margin", "fedtgp", "pfedfda"}
     assert METHODS["fedpr"]().task_incompatibility(TASK) == (
-        "the method fedpr takes prototypes of classes, and the task masked_reconstruction has no classes; use a method "
-        "that shares parameters alone, such as fedavg"
+        "the method fedpr uses class prototypes, but the task masked_reconstruction has no classes; use a method "
+        "that shares only parameters, such as fedavg"
     )
 
 

@@ -195,7 +195,7 @@ def test_what_is_no_image_is_refused_in_words() -> None:
         ("flip", "expected none or some of flip, padding"),
         ("flip=2", "less than or equal to 1"),
         ("flop=0.5", "Extra inputs"),
-        ("scale=2:1", "the smaller factor comes first"),
+        ("scale=2:1", "put the smaller factor first"),
         ("scale=1", "Field required"),
         ("padding=1.5", "valid integer"),
     ],

@@ -173,5 +173,5 @@ def test_units_of_each_clients_own_are_not_changed(changed: dict[str, str]) -> N
     own, shared = (
         Plan.model_validate({**plan, "method": method, "data": {"normalization": kind}}) for kind in ("client", "none")
     )
-    assert "gives each client units of its own" in (live_incompatibility(own) or "")
+    assert "gives each client its own units" in (live_incompatibility(own) or "")
     assert live_incompatibility(shared) is None

@@ -66,15 +66,15 @@ def test_an_int8_upload_is_torchs_to_the_bit_and_leaves_the_same_residual(seed: 
 
 
 def test_what_is_not_finite_or_of_another_type_is_refused() -> None:
-    with pytest.raises(UpdateError, match=r"'w'.* holds NaN"):
+    with pytest.raises(UpdateError, match=r"'w'.* contains NaN"):
         arrays.encode_upload({"w": np.full(300, np.nan, np.float32)}, {}, {}, precision="int8")
-    with pytest.raises(WireError, match="uint16, which the wire does not carry"):
+    with pytest.raises(WireError, match="uint16, which the wire format doesn't support"):
         arrays.encode({"w": np.zeros(3, np.uint16)})
 
 
 @pytest.mark.parametrize("data", [b"", b"\x08" + b"\0" * 7 + b"nonsense", arrays.encode(a_tree(1))[:-1]])
 def test_what_is_no_tree_is_refused_in_words(data: bytes) -> None:
-    with pytest.raises(WireError, match="not valid safetensors"):
+    with pytest.raises(WireError, match="aren't valid safetensors"):
         arrays.decode(data, limit_bytes=1 << 20)
 
 

@@ -142,7 +142,7 @@ def test_a_residual_of_another_shape_is_left_out() -> None:
 def test_what_is_not_finite_is_not_sent(value: float) -> None:
     upload = map_tree(torch.clone, UPLOAD)
     upload["params"]["w"][3, 3] = value
-    with pytest.raises(UpdateError, match="'params/w', or its change in this round, holds NaN or infinity"):
+    with pytest.raises(UpdateError, match="'params/w', or its change in this round, contains NaN or infinity"):
         pack(upload, ORIGIN, {})
 
 
@@ -164,9 +164,9 @@ SCALES = math.ceil(600 / BLOCK)
     [
         (lying("scales", torch.zeros(SCALES)), "scales of tensor 'params/w' must be above 0; the least is 0"),
         (lying("scales", torch.tensor([1.0, -1.0, 1.0])), "must be above 0; the least is -1"),
-        (lying("scales", torch.tensor([1.0, math.nan, 1.0])), "'scales/params/w' holds NaN"),
-        (lying("scales", torch.full((SCALES,), math.inf)), "'scales/params/w' holds NaN or infinity"),
-        (lying("scales", torch.full((SCALES,), 3e38)), "'params/w' holds NaN or infinity"),  # 127 · 3e38 overflows
+        (lying("scales", torch.tensor([1.0, math.nan, 1.0])), "'scales/params/w' contains NaN"),
+        (lying("scales", torch.full((SCALES,), math.inf)), "'scales/params/w' contains NaN or infinity"),
+        (lying("scales", torch.full((SCALES,), 3e38)), "'params/w' contains NaN or infinity"),  # 127 · 3e38 overflows
         (
             lying("scales", torch.ones(SCALES + 1)),
             "'scales/params/w' is torch.float32 .4,., not torch.float32 .3,.",

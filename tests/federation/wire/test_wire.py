@@ -91,7 +91,7 @@ def test_decoded_tensors_may_be_written_into() -> None:
 
 def test_the_limit_holds() -> None:
     data = wire.encode({"w": torch.zeros(1000)})
-    with pytest.raises(WireError, match="at most 1,000 were expected"):
+    with pytest.raises(WireError, match="expected at most 1,000"):
         wire.decode(data, limit_bytes=1000)
 
 

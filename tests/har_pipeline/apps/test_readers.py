@@ -126,7 +126,7 @@ def test_annotations_begin_and_end_activities_and_what_means_nothing_ends_them_t
         [times_s < BEGAN_S + 3, times_s < BEGAN_S + 6, times_s < BEGAN_S + 9], ["stairs", "", "walking"], ""
     )
     assert (names == expected).all()
-    assert "annotations that mean no activity, after which nothing is labelled: 'the dog barked'" in caplog.text
+    assert "unknown annotations, after which nothing is labelled: 'the dog barked'" in caplog.text
 
 
 def test_names_say_the_activity_and_the_person_where_nothing_else_does(tmp_path, caplog):
@@ -288,7 +288,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Files], dict[str, Any], str]] = {
         "phyphox",
         lambda: without(exports.phyphox(linear=True), "Gravity.csv"),
         LABELS,
-        "acceleration is without gravity",
+        "acceleration lacks gravity",
     ),
     "phyphox without gyroscope": (
         "phyphox",
@@ -335,10 +335,10 @@ def test_what_is_not_clear_is_refused_in_words(case, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("sensor_logger", {}, "needs labels"),
+        ("sensor_logger", {}, "labels are missing"),
         ("sensor_logger", {"labels": "walking"}, "expected a list"),
         ("sensor_logger", {"labels": ["a", "a"]}, "names an activity twice"),
-        ("sensor_logger", {**LABELS, "annotations": {"up": "stairs"}}, "'stairs', which is no label"),
+        ("sensor_logger", {**LABELS, "annotations": {"up": "stairs"}}, "'stairs', which isn't a label"),
         ("sensor_logger", {**LABELS, "platform": "windows"}, "expected one of android, ios, standardised"),
         ("physics_toolbox", {**LABELS, "acceleration": "down"}, "expected one of 'specific force'"),
         ("phyphox", {**LABELS, "platform": "ios"}, "unknown option"),

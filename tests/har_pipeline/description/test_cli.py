@@ -39,7 +39,7 @@ def test_describe_info_and_prepare_follow_one_another(call, tmp_path):
     assert "check files, acceleration, labels" in result.output
     assert toml.read_text() in result.output
     assert "clients: 12, 3 (2)" in result.output
-    assert "is there already" in call("describe", data, "--out", toml).output
+    assert "already exists" in call("describe", data, "--out", toml).output
     shown = call("info", "--describe", toml, "--data-root", data)
     assert shown.exit_code == 0, shown.output
     assert "4 files match" in shown.output
@@ -68,7 +68,7 @@ def test_info_says_which_files_are_of_no_use_and_why(call, tmp_path):
     toml.write_text(toml.read_text().replace('"D99", ', "").replace(', "D99"', ""))
     result = call("info", "--describe", toml, "--data-root", data)
     assert result.exit_code == 0, result.output
-    assert "D99_SA03_R01.txt: activity 'D99' is no label" in result.output
+    assert "D99_SA03_R01.txt: activity 'D99' isn't a label" in result.output
     assert "D01_SA03_R09.txt: no column 4; its rows have 3" in result.output
     assert "10 files match" in result.output
     assert "8 can be read" in result.output
@@ -80,7 +80,7 @@ def test_pauses_between_the_times_count_for_neither_rate_nor_minutes(call, tmp_p
     data.mkdir()
     ms = [3_600_000 * stretch + 40 * row for stretch in range(3) for row in range(500)]
     (data / "walks.csv").write_text("\n".join(["ms,ax,ay,az", *(f"{1_600_000_000_000 + t},0,0,1" for t in ms)]))
-    assert "25 rows a second, counted from 1970" in call("describe", data).output
+    assert "25 rows per second, counted from 1970" in call("describe", data).output
     toml.write_text(
         'labels = ["walking"]\nactivity = { fixed = "walking" }\n'
         'time = { column = "ms", unit = "ms" }\nacceleration = "specific force"\n'
@@ -109,8 +109,8 @@ def test_many_files_of_one_fault_are_one_line_and_none_at_all_is_an_error(call, 
     result = call("info", "--describe", toml, "--data-root", data)
     assert result.exit_code == 2
     assert result.output.count("not read") == 1
-    assert "'three' in column 'z' is no number (and 19 of 20 rows more) (and 39 files more" in result.output
-    assert "none of the files can be read" in result.output
+    assert "'three' in column 'z' is no number (and 19 of 20 rows more) (and 39 more files" in result.output
+    assert "this description can't read any of the files" in result.output
 
 
 def test_a_file_of_a_header_alone_is_named(call, tmp_path):
@@ -124,10 +124,10 @@ def test_a_file_of_a_header_alone_is_named(call, tmp_path):
 
 
 def test_refusals_are_one_line(call, tmp_path):
-    assert "no data set; name one of" in call("prepare").output
+    assert "no data set given; name one of" in call("prepare").output
     result = call("prepare", "motionsense", "--describe", tmp_path / "x.toml")
     assert result.exit_code == 2
-    assert "leave 'motionsense' out" in result.output
+    assert "leave out 'motionsense'" in result.output
     result = call("info", "--describe", tmp_path / "x.toml")
     assert result.exit_code == 2
     assert "No such file" in result.output
@@ -167,5 +167,7 @@ def test_paths_of_hostile_names_are_printed(call, tmp_path: Path):
         assert result.exit_code == 0, result.exception
         assert "[/]go" in result.output
     toml.write_text(toml.read_text().replace("[/]go", "go[/]"))
-    assert "'[/]go' is no label; Known: go[/]" in call("info", *where).output
-    assert "no label" in call("prepare", *where, "--options", '{"labels": {"names": ["go"], "strict": true}}').output
+    assert "'[/]go' isn't a label; Known: go[/]" in call("info", *where).output
+    assert (
+        "isn't a label" in call("prepare", *where, "--options", '{"labels": {"names": ["go"], "strict": true}}').output
+    )

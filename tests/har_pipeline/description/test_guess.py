@@ -138,7 +138,7 @@ def test_a_column_of_sensors_tells_the_gyroscope_too(tmp_path):
     found = draft(tmp_path)
     assert found.to_json()["acc"] == {"columns": ["X", "Y", "Z"], "unit": "m/s2"}
     assert found.to_json()["gyro"] == {"columns": ["X", "Y", "Z"], "unit": "deg/s"}
-    assert "31.25 rows a second" in found.guesses["time"].why
+    assert "31.25 rows per second" in found.guesses["time"].why
     assert not any("no gyroscope" in each for each in found.remarks)
     described = description_of(found.to_json())
     (report,) = inspect(described, find_files(described, tmp_path))
@@ -185,7 +185,7 @@ def test_numbers_that_no_sensor_measures_are_left_out_of_the_guess(tmp_path, odd
 
 def test_an_open_quotation_mark_ends_no_guess(tmp_path):
     (tmp_path / "x.csv").write_text("t,ax,ay,az,label\n" + '0,0,0,9.81,"walk\n' * 300)
-    assert "a quotation mark is opened and not closed" in draft(tmp_path).problems[0]
+    assert "a quotation mark isn't closed" in draft(tmp_path).problems[0]
 
 
 def test_what_holds_no_accelerometer_is_refused(tmp_path):

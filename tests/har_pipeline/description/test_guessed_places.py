@@ -109,7 +109,7 @@ def test_nothing_is_sure_of_a_description_by_which_no_file_can_be_read(tmp_path:
     found = draft(tmp_path)
     assert found.problems
     assert not any(guess.sure for guess in found.guesses.values())
-    assert "no file can be read by these lines; the reasons are below" in found.remarks
+    assert "these lines can't read any file, for the reasons below" in found.remarks
 
 
 @pytest.mark.parametrize(
@@ -166,4 +166,4 @@ def test_units_of_a_person_are_clients_of_their_own_and_a_counter_of_rows_is_off
     assert found.guesses["time"].value == {"column": "time index", "unit": 0.02}
     assert not found.guesses["time"].sure
     assert clients(applied(found, tmp_path)) == {"s1_u1", "s1_u2", "s2_u1", "s2_u2"}
-    assert any("u1, u2 hold the same recordings" in remark for remark in found.remarks)
+    assert any("u1, u2 contain the same recordings" in remark for remark in found.remarks)

@@ -102,7 +102,7 @@ def test_each_sensor_may_have_a_column_of_times(tmp_path: Path, files: bool) -> 
     [
         ({"only": "phone"}, r"only: expected columns and their words, as in \{ device = \"phone\" \}"),
         ({"only": {"device": 3}}, "only.*expected a word"),
-        ({"header": False, "acc": {"columns": [1, 2, 3]}, "gyro": None, "time": 4, "only": {"who": "a"}}, "came 'who'"),
+        ({"header": False, "acc": {"columns": [1, 2, 3]}, "gyro": None, "time": 4, "only": {"who": "a"}}, "got 'who'"),
         ({"time": None, "rate_hz": 50, "gyro": {**GYRO, "time": "g"}}, "gyro.time: nothing says its unit; set time"),
         ({"files": r"(?P<activity>\w+)", "activity": "what"}, "activity: it is a named group of files already"),
         ({"files": r"(?P<client>\w+)", "client": {"fixed": "me"}}, "client: it is a named group of files already"),

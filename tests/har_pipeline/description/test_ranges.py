@@ -136,9 +136,13 @@ def test_a_recording_without_a_range_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "error", "words"),
     [
-        ([(1, 1, 4, 1, 50), (1, 1, 1, 40, 60)], SourceError, r"labels.txt, line 2: 40 to 60 overlaps 1 to 50 of .* 1,"),
-        ([(1, 1, 4, 50, 1)], SourceError, "line 1: 50 to 1 is no range"),
-        ([(1, 1, 5, 1, 50)], LabelError, "line 1: activity '5' is no label"),
+        (
+            [(1, 1, 4, 1, 50), (1, 1, 1, 40, 60)],
+            SourceError,
+            r"labels.txt, line 2: 40 to 60 overlaps 1 to 50 of .* 1 with",
+        ),
+        ([(1, 1, 4, 50, 1)], SourceError, "line 1: 50 to 1 isn't a range"),
+        ([(1, 1, 5, 1, 50)], LabelError, "line 1: activity '5' isn't a label"),
         ([], SourceError, "labels.txt is empty"),
     ],
 )
@@ -154,7 +158,7 @@ def test_odd_ranges_are_refused(
     [
         ({"begin": None}, 'begin is missing; write it as in begin = "start"'),
         ({"unit": "steps"}, "unknown unit"),
-        ({"label": "what"}, "header is false, so columns are numbers, counted from 1; came 'what'"),
+        ({"label": "what"}, "header is false, so columns are numbers, counted from 1; got 'what'"),
     ],
 )
 def test_a_section_of_ranges_that_cannot_be_is_refused(changes: dict[str, Any], words: str) -> None:

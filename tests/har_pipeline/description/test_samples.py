@@ -156,7 +156,7 @@ def test_labels_are_merged_ignored_and_an_unknown_one_names_the_key(tmp_path):
     labels = {"names": ["walking"], "map": {"stroll": "walking"}}
     found = read(write(tmp_path, rows), {**options, "labels": {**labels, "ignore": ["idle"]}})["a/x.csv"]
     assert words(found[0]) == ["walking", "", "", "walking"]
-    with pytest.raises(LabelError, match=r"a/x\.csv, line 3: activity 'idle' is no label;.* labels\.ignore"):
+    with pytest.raises(LabelError, match=r"a/x\.csv, line 3: activity 'idle' isn't a label;.* labels\.ignore"):
         read(tmp_path, {**options, "labels": labels})
 
 
@@ -252,7 +252,7 @@ def test_a_quotation_mark_too_many_damages_its_row_alone(tmp_path):
     acc, _ = read(write(tmp_path, "\n".join(rows)), {**PLAIN, "activity": "what"})["a/x.csv"]
     assert np.flatnonzero(np.isnan(acc.values).any(axis=1)).tolist() == [7]
     assert [word for word in words(acc) if word] == ["walk"] * 39
-    with pytest.raises(SourceError, match=r"line 3: a quotation mark is opened and not closed .* \(and 9 of 20 rows"):
+    with pytest.raises(SourceError, match=r"line 3: a quotation mark isn't closed .* \(and 9 of 20 rows"):
         read(write(tmp_path, "t,x,y,z\n" + '0,1,2,3\n1,1,2,"3\n' * 10), PLAIN)
 
 

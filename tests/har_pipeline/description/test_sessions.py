@@ -122,7 +122,7 @@ def test_an_unknown_activity_leaves_its_file_out_as_a_whole_unless_strict(tmp_pa
     (tmp_path / "D99_SA03_R01.txt").write_bytes((tmp_path / "D01_SA03_R01.txt").read_bytes())
     with caplog.at_level(logging.WARNING):
         found = read(tmp_path, SISFALL)
-    assert "D99_SA03_R01.txt: activity 'D99' is no label" in caplog.text
+    assert "D99_SA03_R01.txt: activity 'D99' isn't a label" in caplog.text
     assert "labels.ignore" in caplog.text
     assert {each.source for each in found} == {path.name for path in tmp_path.iterdir()} - {"D99_SA03_R01.txt"}
     with pytest.raises(LabelError, match="D99"):
@@ -230,4 +230,4 @@ def test_damaged_rows_and_another_rate_than_the_declared_one_are_findings(tmp_pa
     assert lost["3", "gyro"].startswith("3 rows (0.1%)")
     declared = [each for each in found if each.code == "declared_rate"]
     assert {(each.client, each.sensor) for each in declared} == {(c, s) for c in ("3", "12") for s in ("acc", "gyro")}
-    assert "measured 25 samples a second, about half of it, declared 50 Hz" in declared[0].message
+    assert "measured 25 samples per second, about half of it, declared 50 Hz" in declared[0].message

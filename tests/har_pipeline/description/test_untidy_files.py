@@ -107,7 +107,7 @@ def test_spellings_of_one_label_are_one_and_said(tmp_path, caplog, call):
     layouts.unpacked({"anna_x.csv": csv(rows(seconds=120, words=words))}, tmp_path)
     found = draft(tmp_path)
     assert found.guesses["labels"].value == ["sit  ting", "sitting", "walking"]
-    assert "'WALKING', 'Walking' count as 'walking': case and blanks make no other label" in found.toml()
+    assert "'WALKING', 'Walking' count as 'walking': labels ignore case and blanks" in found.toml()
     options = {**OPTIONS, "labels": {"names": ["walking", "sitting", "sit ting"]}}
     with caplog.at_level(logging.WARNING):
         (windows,) = prepare("described", tmp_path, PipelineSettings(), options=options).clients.values()

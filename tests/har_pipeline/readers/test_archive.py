@@ -42,7 +42,7 @@ def test_archives_too_deep_in_one_another_are_refused(tmp_path):
     for level in range(9):
         content = layouts.zipped({"a.zip" if level else "a.csv": content})
     (tmp_path / "data.zip").write_bytes(content)
-    with pytest.raises(SourceError, match="archives lie more than 5 deep"):
+    with pytest.raises(SourceError, match="archives are nested more than 5 levels deep"):
         read(tmp_path / "data.zip")
 
 

@@ -102,14 +102,14 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
     "multiplied twice": (values_of("acc", lambda v: v * G), "gravity", "acc", "9.8 times too large"),
     "divided twice": (values_of("acc", lambda v: v / G**2), "gravity", "acc", "once too often"),
     "counts": (values_of("acc", lambda v: v * 1671), "gravity", "acc", "check unit and scale"),
-    "no gravity": (values_of("acc", without_gravity), "no_gravity", "acc", "gravity seems to be taken out"),
-    "no gravity in g": (values_of("acc", lambda v: without_gravity(v) / G), "no_gravity", "acc", "taken out"),
+    "no gravity": (values_of("acc", without_gravity), "no_gravity", "acc", "gravity seems to be removed"),
+    "no gravity in g": (values_of("acc", lambda v: without_gravity(v) / G), "no_gravity", "acc", "removed"),
     "degrees": (values_of("gyro", np.degrees), "rotation", "gyro", "looks like degrees"),
     "radians as degrees": (values_of("gyro", np.radians), "rotation", "gyro", "set its unit to rad/s"),
     "seconds as milliseconds": (times(lambda t: t / 1000), "rate", "acc", "times in seconds"),
     "milliseconds as seconds": (times(lambda t: t * 1000), "rate", "acc", "milliseconds taken for seconds"),
     "nanoseconds as seconds": (times(lambda t: t * 1e9), "rate", "acc", "nanoseconds taken for seconds"),
-    "rounded times": (times(lambda t: np.round(t, 1)), "equal_times", "gyro", "were times rounded"),
+    "rounded times": (times(lambda t: np.round(t, 1)), "equal_times", "gyro", "times were rounded"),
     "rows twice": (rows(lambda n: np.repeat(np.arange(n), 2)), "equal_times", "acc", "carry the time"),
     "two in one": (
         rows(lambda n: np.arange(n // 2 * 2).reshape(2, -1).T.ravel()),
@@ -126,7 +126,7 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         lambda each: rows(lambda n: np.arange(n // 2))(each) if each.sensor == "gyro" else each,
         "silent",
         "gyro",
-        "did it stop",
+        "it stopped",
     ),
     "held from midway": (
         values_of("gyro", lambda v: v[np.minimum(np.arange(len(v)), len(v) // 2)]),
@@ -136,7 +136,7 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
     ),
     "zero from midway": (zero_for(0.5), "zeros", "gyro", "50% of the time all three numbers are 0"),
     "zero here and there": (zero_for(0.17), "zeros", "gyro", "17% of the time all three numbers are 0"),
-    "two phones mixed": (rows_of_two, "mixed", "acc", "two phones mixed"),
+    "two phones are mixed": (rows_of_two, "mixed", "acc", "two phones are mixed"),
     "nan": (values_of("acc", some_nan), "rows_without_numbers", "acc", "10 rows"),
     "huge": (values_of("acc", lambda v: np.where(np.arange(len(v))[:, None] == 9, 1e308, v)), *HUGE),
     "spikes": (
@@ -219,7 +219,7 @@ def test_half_of_the_declared_rate_is_said_and_pauses_between_and_within_session
     assert findings(read, {"acc": 50.0}) == findings(read) == []
     (found,) = findings(read, {"acc": 100.0})
     assert found.code == "declared_rate"
-    assert "measured 50 samples a second, about half of it, declared 100 Hz" in found.message
+    assert "measured 50 samples per second, about half of it, declared 100 Hz" in found.message
 
 
 def test_rows_that_a_reader_skipped_are_counted(clean):
@@ -245,13 +245,13 @@ def test_findings_that_all_clients_have_are_one_line():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda read: [each for each in read if each.sensor == "acc"], "the gyroscope gave no samples"),
+        (lambda read: [each for each in read if each.sensor == "acc"], "the gyroscope has no samples"),
         (lambda read: [times(lambda t: t / 1000)(each) for each in read], "times in seconds"),
-        (lambda read: [times(np.floor)(each) for each in read], "leave the column of times out and give rate_hz"),
-        (lambda read: [rows(lambda n: np.arange(1))(each) for each in read], "never meet in time"),
+        (lambda read: [times(np.floor)(each) for each in read], "omit the column of times and give rate_hz"),
+        (lambda read: [rows(lambda n: np.arange(1))(each) for each in read], "don't overlap in time"),
         (
             lambda read: [each._replace(times_s=each.times_s + 1e6 * (each.sensor == "gyro")) for each in read],
-            "never meet in time",
+            "don't overlap in time",
         ),
         (lambda read: [rows(lambda n: np.arange(100))(each) for each in read], "together last"),
         (lambda read: [each._replace(activity="") for each in read], "without a gap of more than 0.1 s"),

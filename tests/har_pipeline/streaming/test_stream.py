@@ -280,14 +280,14 @@ def test_coded_words_are_the_words_themselves():
     unknown = record(
         times, np.zeros((256, 3)), activity=Categorical(np.array(["sit", "wlak"]), 1 * (times > 3)), line=2
     )
-    with pytest.raises(SettingsError, match="line 153: activity 'wlak' is no label; did you mean 'walk'"):
+    with pytest.raises(SettingsError, match="line 153: activity 'wlak' isn't a label; did you mean 'walk'"):
         run([unknown])
     with pytest.raises(SignalError, match="256 samples but 255 activities"):
         run([record(times, np.zeros((256, 3)), activity=words[:255])])
 
 
 def test_an_unknown_activity_or_sensor_names_the_nearest_known_one():
-    with pytest.raises(SettingsError, match="'wlak' is no label; did you mean 'walk'"):
+    with pytest.raises(SettingsError, match="'wlak' isn't a label; did you mean 'walk'"):
         run([record([0.0], [[0, 0, 0]], activity="wlak")])
     with pytest.raises(SettingsError, match="expected 'acc' or 'gyro'"):
         run([record([0.0], [[0, 0, 0]], "magnetometer")])
@@ -376,10 +376,10 @@ def test_what_is_odd_about_samples_is_told_once_and_nothing_of_sound_ones():
     assert len(in_g) == 1
     assert "set the unit of the acceleration to g" in in_g[0]
     (alone,) = told([record(times, lying())])
-    assert "the gyroscope gave no samples" in alone
+    assert "the gyroscope has no samples" in alone
     lost = told([record(times, np.full((1500, 3), np.nan)), gyro])
     assert any("lack a number" in words for words in lost)
-    assert any("the accelerometer gave no samples" in words for words in lost)
+    assert any("the accelerometer has no samples" in words for words in lost)
 
 
 @pytest.mark.parametrize("dates", ["datetime64[ns]", "object"])

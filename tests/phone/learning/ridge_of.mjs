@@ -1,6 +1,15 @@
 // Reads features of windows and shared sums, and writes the sums that a phone would send and the head that it solves.
 import { readFileSync } from "node:fs";
-import { addWindows, distanceFromAll, emptySums, predict, solve, solveMean, travelling } from "../../../phone/app/learning/ridge.js";
+import {
+  addWindows,
+  distanceFromAll,
+  emptySums,
+  predict,
+  restricted,
+  solve,
+  solveMean,
+  travelling,
+} from "../../../phone/app/learning/ridge.js";
 import { pseudoLabelledHead } from "../../../phone/app/learning/pseudo_labels.js";
 import { floats } from "./vectors.mjs";
 
@@ -10,14 +19,15 @@ const wholes = (text) => new BigInt64Array(Uint8Array.from(Buffer.from(text, "ba
 const written = (array) => Buffer.from(array.buffer).toString("base64");
 const { cases, unlabelled, method, clip, variance } = JSON.parse(readFileSync(0, "utf8"));
 const found = [];
-for (const { features, y, width, classes, shared, clients, columns, share, damping } of cases) {
+for (const { features, y, width, classes, shared, clients, columns, share, damping, usable } of cases) {
   const embeddings = floats(features);
   const sums = emptySums(classes, width);
   const half = Math.floor(y.length / 2); // in two parts, as windows come
   await addWindows(sums, embeddings.subarray(0, half * width), y.slice(0, half), clip);
   await addWindows(sums, embeddings.subarray(half * width), y.slice(half), clip);
   const own = travelling(sums);
-  const all = { gram: wholes(shared.gram), moment: wholes(shared.moment), classes: shared.classes };
+  const sent = { gram: wholes(shared.gram), moment: wholes(shared.moment), classes: shared.classes };
+  const all = usable ? restricted(sent, usable) : sent;
   const begun = performance.now();
   const mine = clients ? own : null;
   const head = await (share ? solveMean(all, mine, clients, damping, columns, share) : solve(all, mine, clients, damping, columns));

@@ -49,7 +49,7 @@ def case(seed: int, width: int, classes: int, **options: Any) -> dict[str, Any]:
     if options.pop("negative", False):  # as noise may make them
         shared = shared._replace(gram=-shared.gram)
     features, y = windows(random, options.get("count", 90), width, classes + personal)
-    given = {"clients": 3, "columns": None, "share": None, "damping": Damping(RIDGE), **options}
+    given = {"clients": 3, "columns": None, "share": None, "damping": Damping(RIDGE), "usable": None, **options}
     return {"features": features, "y": y, "classes": classes + personal, "shared": shared, "width": width, **given}
 
 
@@ -71,6 +71,7 @@ def test_sums_and_heads_are_those_of_numpy(by_node: ByNode) -> None:
         case(1, 20, 6, personal=2),
         case(2, 33, 20, columns=[0, 3, 4, 30]),
         case(2, 33, 20, columns=[0, 3, 4, 30], share=0.25, personal=1),
+        case(2, 33, 20, columns=[0, 3, 4, 30], share=0.25, clients=0, usable=[0, 2, 3, 4, 7, 20]),
         case(3, 20, 6, clients=0),
         case(4, 7, 2, count=0),
         case(6, 20, 6, clients=0, negative=True, damping=Damping(RIDGE, 5e4)),
@@ -82,12 +83,13 @@ def test_sums_and_heads_are_those_of_numpy(by_node: ByNode) -> None:
         own = travelling(sums_of(each["features"], each["y"], each["classes"], CLIP))
         assert np.array_equal(unpacked(found["gram"], "<i4"), own.gram)
         assert np.array_equal(unpacked(found["moment"], "<i4"), own.moment.reshape(-1))
-        solved_of = each["shared"], own if each["clients"] else None, each["clients"], each["damping"], each["columns"]
+        shared = each["shared"] if each["usable"] is None else each["shared"].restricted(each["usable"])
+        solved_of = shared, own if each["clients"] else None, each["clients"], each["damping"], each["columns"]
         head = solve_mean(*solved_of, each["share"]) if each["share"] else solve(*solved_of)
         assert unpacked(found["weight"], "<f8") == pytest.approx(head.weight.reshape(-1), abs=1e-6)
         assert unpacked(found["bias"], "<f8") == pytest.approx(head.bias, abs=1e-6)
         assert found["predicted"] == head.classes(each["features"]).tolist()
-        assert found["distance"] == pytest.approx(distance(each["shared"]), rel=1e-9)
+        assert found["distance"] == pytest.approx(distance(shared), rel=1e-9)
 
 
 def test_windows_without_labels_give_the_head_that_they_give_a_board(by_node: ByNode) -> None:

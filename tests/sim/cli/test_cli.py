@@ -98,10 +98,10 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: p
             ["--holdout", "leave-clients-out:1", "--set", "holdout.epochs=abc"],
             "epochs: expected a whole number",
         ),
-        (["--set", "holdout.epochs=3"], "--set holdout.epochs: there is no --holdout to set it of"),
-        (["--scale", "0"], "scale: expected more than 0 (came: 0.0)"),
+        (["--set", "holdout.epochs=3"], "--set holdout.epochs needs --holdout"),
+        (["--scale", "0"], "scale: expected more than 0 (got 0.0)"),
         (["--init", "nothing.safetensors"], "no such file; expected a checkpoint of `sim pretrain`"),
-        (["--set", "partition.alpha=1"], "--set partition.alpha: there is no --partition to set it of"),
+        (["--set", "partition.alpha=1"], "--set partition.alpha needs --partition"),
         (["--partition", "dirichlet", "--set", "partition.beta=1"], "unknown option of the partition dirichlet 'beta'"),
         (["--stragglers", "0.5", "--set", "model.2.dropout=0"], "model.2.…: expected the number of a model, 1 to 1"),
     ],
@@ -123,7 +123,7 @@ def test_a_method_starts_with_an_optimizer_that_it_works_with_and_figures_may_wa
         app, [*words, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "run")]
     )
     assert done.exit_code == 0, done.output
-    assert "Optimizer: sgd, learning rate 0.1 (scaffold's own; --optimizer and --lr say otherwise)" in " ".join(
+    assert "Optimizer: sgd, learning rate 0.1 (scaffold's default; change it with --optimizer and --lr)" in " ".join(
         done.output.split()
     )
     training = json.loads((tmp_path / "run" / "config.json").read_text())["training"]
@@ -192,7 +192,7 @@ def test_a_description_is_refused_beside_another_data_set_and_named_where_it_is_
     path.write_text(DESCRIBED.replace("trailing", "trialing"))
     wide = CliRunner(env={"COLUMNS": "300"})
     beside = wide.invoke(app, ["run", "--describe", str(path), "--data", "motionsense", *out])
-    assert "leave --data motionsense out" in beside.output
+    assert "leave out --data motionsense" in beside.output
     wrong = wide.invoke(app, ["run", "--describe", str(path), *out])
     assert (wrong.exit_code, "unknown key 'trialing'; did you mean 'trailing'" in wrong.output) == (2, True)
 
@@ -202,6 +202,6 @@ def test_scores_of_those_who_took_no_part_are_printed(tmp_path: Path) -> None:
     words += [*(word for text in DATA for word in ("--set", text)), "--cache", str(tmp_path / "cache")]
     done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")], env={"COLUMNS": "100"})
     assert done.exit_code == 0, done.output
-    printed = done.stdout[done.stdout.index("New clients, who took no part; each on its own test set") :]
+    printed = done.stdout[done.stdout.index("New clients, which took no part; each on its own test set") :]
     scores = json.loads((tmp_path / "run" / "summary.json").read_text())["new_clients"]["shots"]["0"]
     assert f"{100 * scores['macro_f1']['mean']:.2f} ± " in printed

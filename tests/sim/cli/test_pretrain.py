@@ -211,7 +211,7 @@ def test_a_federation_starts_from_another_ones_encoder(method: str, model: str, 
     export = ["onnx", "--checkpoint", str(checkpoint), "--out", str(tmp_path / "model.onnx")]
     done = CliRunner(env={"COLUMNS": "300"}).invoke(export_app, export)
     assert done.exit_code == 2
-    assert "nobody has trained its head" in done.output
+    assert "its head is untrained" in done.output
     started = build_simulation(resolve(settings_for(method, init=out, **given)), data)
     random, theirs = build_simulation(resolve(fresh), data).initial, state_of(out / "models" / "global.safetensors")
     assert any(not torch.equal(theirs[name], value) for name, value in random.params.items() if "head." not in name)

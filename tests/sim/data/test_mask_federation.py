@@ -126,10 +126,15 @@ def test_a_task_that_learns_other_targets_is_refused_before_files_are_looked_for
             "mask_folder",
             SETS,
             ("--task", "classification", "--model", "dense"),
-            "mask_folder has a class of each pixel",
+            "mask_folder has a class per pixel",
         ),
-        ("mask_folder", SETS, ("--task", "classification"), "a class of each pixel, classification learns another"),
-        ("mnist", [], ("--task", "segmentation"), "mnist has one class an example, segmentation learns another target"),
+        ("mask_folder", SETS, ("--task", "classification"), "a class per pixel, but classification learns another"),
+        (
+            "mnist",
+            [],
+            ("--task", "segmentation"),
+            "mnist has one class per example, but segmentation learns another target",
+        ),
         ("mask_folder", SETS, ("--set", "task.ignore_index=0"), "masks are read with 255 where a pixel has no class"),
     ):
         done = sim(tmp_path / "no", tmp_path / "run", "--partition", "natural", *words, data=data, sets=sets)

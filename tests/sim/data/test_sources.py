@@ -125,7 +125,7 @@ def test_images_are_dealt_by_a_partition(digits: Path) -> None:
 
 
 def test_images_need_a_partition(digits: Path) -> None:
-    with pytest.raises(SettingsError, match=r"mnist is one pile of images; give --partition natural\|dirichlet"):
+    with pytest.raises(SettingsError, match=r"mnist has no natural clients; give --partition natural\|dirichlet"):
         load_data(resolve(settings_of("mnist", model="mnist_cnn")), digits, None, None)
 
 
@@ -160,7 +160,7 @@ def test_tasks_are_generated() -> None:
     assert list(data.clients) == ["client-000", "client-001", "client-002", "client-003"]
     with pytest.raises(SettingsError, match="unknown option 'phi3' for synthetic_logistic; did you mean 'phi2'"):
         load_data(resolve(settings_of("synthetic_logistic", model="dense", set=["data.phi3=1"])), None, None, None)
-    with pytest.raises(SettingsError, match="drawn client by client; leave --partition out"):
+    with pytest.raises(SettingsError, match="generated client by client; leave out --partition"):
         load_data(resolve(settings_of("synthetic_logistic", model="dense", partition="equal")), None, None, None)
 
 
@@ -258,9 +258,9 @@ def test_clients_of_any_data_can_be_held_out(cache: Path) -> None:
     assert list(load_data(resolve(some), None, None, None).new_clients) == ["client-001", "client-002"]
     with pytest.raises(SettingsError, match="'x\\*' matches none of client-000"):
         load_data(resolve(settings_of("synthetic_logistic", holdout="leave-clients-out:x*", **given)), None, None, None)
-    with pytest.raises(SettingsError, match="know no subjects or devices; use leave-clients-out"):
+    with pytest.raises(SettingsError, match="have no subjects or devices; use leave-clients-out"):
         load_data(resolve(settings_of("synthetic_logistic", holdout="leave-devices-out:1", **given)), None, None, None)
-    with pytest.raises(SettingsError, match="cannot hold 4 of 4 clients out"):
+    with pytest.raises(SettingsError, match="cannot hold out 4 of 4 clients"):
         load_data(resolve(settings_of("synthetic_logistic", holdout="leave-clients-out:4", **given)), None, None, None)
 
 
@@ -389,5 +389,5 @@ def test_seeds_hold_everybody_out_once() -> None:
         found += [*held.new_clients]
     assert sorted(found) == sorted(everybody)
     assert one_fold("abcdefg", "1/3", 5) == one_fold("gfedcba", "1/3", 2)
-    with pytest.raises(SettingsError, match="there are 2 to hold out; take 1/2 to 1/2"):
+    with pytest.raises(SettingsError, match="there are 2 to hold out; use 1/2 to 1/2"):
         one_fold("ab", "1/3", 0)

@@ -127,7 +127,7 @@ def test_that_nothing_is_compiled_for_large_steps_is_said(monkeypatch: pytest.Mo
     monkeypatch.setattr("sim.engines.processes.SMALL_STEP", 1)
     said: list[str] = []
     assert_same(Processes(2, None, compiled=True, say=said.append), jobs("fedavg")[:2])
-    assert said == ["Clients train one by one here, as their steps are large: --compile has nothing to compile."]
+    assert said == ["Clients train one by one because their steps are large: --compile has nothing to compile."]
 
 
 def test_steps_of_the_same_shapes_are_told_apart_by_their_key(graphs: list[nn.Module]) -> None:

@@ -331,7 +331,9 @@ def test_full_memory_in_a_fork_is_told_with_the_way_out(monkeypatch: pytest.Monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwritev", full)
-    with pytest.raises(EngineError, match=r"client ada: memory: no room for 4,096 more .* train fewer clients a round"):
+    with pytest.raises(
+        EngineError, match=r"client ada: memory: no room for 4,096 more .* train fewer clients per round"
+    ):
         list(fork_map([0], lambda _number: {"x": torch.ones(3)}, 1, lambda _number: "client ada"))
 
 
@@ -358,9 +360,9 @@ def test_the_longest_client_comes_first(few: FederatedData) -> None:
 @pytest.mark.parametrize(
     ("options", "clients", "name", "reason"),
     [
-        ({"engine": "auto", "workers": 4}, 3, "processes", "4 cores, 3 clients a round"),
-        ({"engine": "auto", "workers": 1}, 3, "serial", "one core or one client a round"),
-        ({"engine": "auto", "workers": 4}, 1, "serial", "one core or one client a round"),
+        ({"engine": "auto", "workers": 4}, 3, "processes", "4 cores, 3 clients per round"),
+        ({"engine": "auto", "workers": 1}, 3, "serial", "one core or one client per round"),
+        ({"engine": "auto", "workers": 4}, 1, "serial", "one core or one client per round"),
         ({"engine": "auto", "device": "cuda"}, 3, "stacked", "on cuda, as many clients at a time as fit"),
         ({"engine": "processes", "workers": 4}, 9, "processes", "as asked, 4 of them"),
         ({"engine": "stacked", "chunk": 5}, 9, "stacked", "as asked, 5 clients at a time"),

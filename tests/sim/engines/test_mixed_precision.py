@@ -66,7 +66,7 @@ def test_compiling_is_for_engines_that_stack() -> None:
         assert isinstance(chosen, Stacked | Processes)
         assert chosen.compiler
     for engine in ("serial", "ray"):
-        with pytest.raises(SettingsError, match=f"not for {engine}: say --engine stacked or processes"):
+        with pytest.raises(SettingsError, match=f"not for {engine}: use --engine stacked or processes"):
             choose(settings_for(engine=engine, compile=True), 3)
     with pytest.raises(SettingsError, match=r"not for serial, which auto chooses here \(one core or"):
         choose(settings_for(engine="auto", compile=True, workers=1), 3)

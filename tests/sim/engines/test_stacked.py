@@ -84,7 +84,7 @@ def test_chunks_fit_the_memory(
     found = dict(engine_in(memory, monkeypatch, chunk, said).run(jobs, 1))
     assert memory.chunks == chunks
     assert len(said) == notes
-    assert all("going on with" in each for each in said)
+    assert all("continuing with" in each for each in said)
     for name, result in Serial().run(jobs, 1):
         mine = flatten(found[name].upload)
         assert all(torch.allclose(value, mine[key], atol=1e-5) for key, value in flatten(result.upload).items())

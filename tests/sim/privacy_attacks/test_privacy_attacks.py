@@ -184,7 +184,7 @@ def test_intervals_and_auc_are_those_worked_out_by_hand() -> None:
 def test_options_that_nothing_is_tried_of_are_refused_in_words(planted: FederatedData) -> None:
     with pytest.raises(SettingsError, match="--only windows: expected labels"):
         AttackOptions(only=("windows",))
-    with pytest.raises(SettingsError, match="half of them work for the server"):
+    with pytest.raises(SettingsError, match="half of them collude with the server"):
         AttackOptions(devices=3)
     few = FederatedData(planted.labels, dict(list(planted.clients.items())[:3]), {}, False)
     with pytest.raises(AnalysisError, match="3 devices have training examples"):

@@ -103,7 +103,7 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(tmp_path: Path, caplog:
     cache.write_text("mine")
     code, printed = run(tmp_path / "run", cache, *SMALL_MODEL)
     assert code == 0, printed
-    assert f"prepared windows cannot be kept in {cache}: File exists; name another folder by --cache" in caplog.text
+    assert f"prepared windows cannot be stored in {cache}: File exists; name another folder with --cache" in caplog.text
     assert json.loads((tmp_path / "run" / "summary.json").read_text())
     assert cache.read_text() == "mine"
 

@@ -237,7 +237,7 @@ def test_a_dry_run_prints_commands_that_can_be_pasted(tmp_path: Path) -> None:
     ("words", "why"),
     [
         (["--over", "lr=1,x"], "Invalid value for '--lr'"),
-        (["--over", "seed=1", "--", "--seed", "2"], "seed is given after `--` and swept over"),
+        (["--over", "seed=1", "--", "--seed", "2"], "seed is both swept over and given after"),
         (["--over", "out=a,b"], "has no option 'out'"),
         (["--over", "seed=1", "--", "--bogus", "2"], "No such option"),
     ],

@@ -1,1 +1,1 @@
-"""What every request passes before its route: who it is, how much it may ask, how large it may be."""
+"""Middleware before every route: authentication, rate limits and size limits."""

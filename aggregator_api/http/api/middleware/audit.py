@@ -1,4 +1,4 @@
-"""Every request that may change something is written into the audit here, whichever route it is for."""
+"""Records every request that may change something in the audit log, for all routes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class AuditRequests:
 
 
 class _AuditingSend:
-    """Sends an answer once the audit holds what it means; of a refusal that is its problem's words."""
+    """Sends a response once the audit log has its outcome; for a refusal, the problem's message."""
 
     def __init__(
         self, database: Database, refusals: RefusalLog, intent: Intent, send: Send, *, waits: bool, is_known: bool
@@ -87,7 +87,7 @@ class _AuditingSend:
         self._intent = intent
         self._send = send
         self.waits = waits
-        """Whether most of such requests only ask whether it is time: then an entry is written for what comes of it."""
+        """Whether most such requests only poll, so that an entry is written only for their outcome."""
         self._start: Message | None = None
         self._is_known = is_known
 

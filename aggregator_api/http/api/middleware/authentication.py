@@ -1,4 +1,4 @@
-"""Who may come in, asked before a request's body is read.
+"""Authentication, before a request's body is read.
 
 A good key has its own limit and no other: what comes from the same address, through the same proxy, does not count
 against it. Requests without a key are limited by the client's address, and wrong keys by a limit of their own there.
@@ -30,7 +30,7 @@ from aggregator_api.operations.counts import RefusalLog
 from aggregator_api.storage.db.audit import Intent
 
 MAX_CALLERS = 10_000
-"""With a bucket in memory; the one used longest ago makes room, and a caller that comes back then starts full."""
+"""Buckets in memory; the least recently used one is dropped, and a returning caller then starts with a full one."""
 
 
 class AuthMiddleware:
@@ -88,10 +88,10 @@ class AuthMiddleware:
         return caller
 
     def _without_key(self, scope: Scope, needed: scopes.Need | None) -> Caller | None:
-        """Let everybody send what anybody may, and nobody anything else."""
+        """Allow only open routes without a key."""
         address = network(scope["state"]["client_address"])
         if wait := self._by_address.take(address):
-            raise TooManyError(f"too many requests from {address}; the next is taken in {wait:.1f} s", wait_s=wait)
+            raise TooManyError(f"too many requests from {address}; the next is accepted in {wait:.1f} s", wait_s=wait)
         return None if needed is None else scopes.check(None, needed)
 
     async def _with_key(self, scope: Scope, authorization: str) -> Caller:
@@ -111,7 +111,7 @@ class AuthMiddleware:
         if wait := self._failures.take(address):
             refusals: RefusalLog = scope["app"].state.refusals
             refusals.count(_refused(scope, "access.limit", "too many wrong keys"))
-            return TooManyError(f"too many wrong keys from {address}; the next is read in {wait:.1f} s", wait_s=wait)
+            return TooManyError(f"too many wrong keys from {address}; retry in {wait:.1f} s", wait_s=wait)
         return UnauthorizedError(reason)
 
     def _forgetting(self, send: Send) -> Send:

@@ -1,4 +1,4 @@
-"""How many requests are worked on at once, and equal reads that one piece of work answers.
+"""Limits concurrent requests, and answers equal simultaneous reads once.
 
 Only so many requests wait for their turn, and only so long; one too many gets 503 and when to come back.
 Requests that read, requests that write and what devices say have places of their own: where writers wait for a locked
@@ -88,13 +88,13 @@ class _Slots:
             OverloadedError: if too many wait, or if it takes too long.
         """
         if self._waiting >= self._most:
-            raise OverloadedError(f"{self._waiting} requests wait already; try again in a moment")
+            raise OverloadedError(f"{self._waiting} requests are already waiting; try again in a moment")
         self._waiting += 1
         try:
             async with asyncio.timeout(self._wait_s):
                 await self._free.acquire()
         except TimeoutError as error:
-            raise OverloadedError(f"the server is busy: {self._wait_s:.0f} s were not enough to begin") from error
+            raise OverloadedError(f"the server is busy: it didn't start within {self._wait_s:.0f} s") from error
         finally:
             self._waiting -= 1
 
@@ -161,7 +161,7 @@ class CoalescedReads:
         self._answers = Coalescing[tuple[list[Message], Scope]]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or send what was made for it and others."""
+        """Pass on the request, or send the shared response."""
         key = _key(scope) if scope["type"] == "http" else None
         if key is None:
             await self._app(scope, receive, send)

@@ -44,13 +44,13 @@ ALWAYS = {
 
 
 class SecurityHeaders:
-    """Adds them; `Cache-Control` only where the route has not said how long its answer holds."""
+    """Adds the headers; `Cache-Control` only if the route didn't set it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request on, and add the headers to what comes back."""
+        """Pass on the request, and add the headers to the response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -85,7 +85,7 @@ class SubPath:
         self._app, self._root_path, self._trusted = app, root_path, tuple(trusted)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request on with the path of a route, and what comes back with the client's."""
+        """Pass on the request with the route's path, and the response with the client's."""
         root = self._root_of(scope) if scope["type"] == "http" else ""
         if not root:
             await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""A POST with an Idempotency-Key is worked on once; sent again, it gets the stored answer.
+"""Idempotency: a POST with an Idempotency-Key is processed once; a repeated one gets the stored response.
 
 What devices say passes by: an update has an id of its own, and a status may be repeated.
 
@@ -29,7 +29,7 @@ from aggregator_api.storage.db.models import IdempotentRequestRow
 
 RETENTION_S = 24 * 3600.0
 STALE_AFTER_S = 300.0
-"""A request that is worked on for so long was lost with its server."""
+"""Age at which an unfinished request counts as lost with its server."""
 MAX_STORED = 10_000
 MAX_RESPONSE_BYTES = 1 << 19
 
@@ -175,7 +175,7 @@ def _make_room(session: Session, now: float) -> None:
 
 def _answer(row: IdempotentRequestRow, request_sha256: str) -> StoredResponse:
     if row.request_sha256 != request_sha256:
-        raise ConflictError(f"the Idempotency-Key {row.key!r} was used for another request; take a new one")
+        raise ConflictError(f"the Idempotency-Key {row.key!r} was used for another request; use a new one")
     if row.status is None:
         raise _under_way(row.key)
     if row.body is None:
@@ -187,4 +187,4 @@ def _answer(row: IdempotentRequestRow, request_sha256: str) -> StoredResponse:
 
 
 def _under_way(key: str) -> ConflictError:
-    return ConflictError(f"the request with the Idempotency-Key {key!r} is being worked on; ask again in a moment")
+    return ConflictError(f"the request with the Idempotency-Key {key!r} is in progress; try again in a moment")

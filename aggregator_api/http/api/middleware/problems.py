@@ -1,4 +1,4 @@
-"""Every error as application/problem+json (RFC 9457), and a bound on what a request may send."""
+"""Errors as application/problem+json (RFC 9457), and a limit on requests' size."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _where(location: tuple[int | str, ...]) -> str:
 
 
 class FailedRequests:
-    """Answers for what failed; what was not foreseen it raises anew, for whoever serves the application to log.
+    """Answers failed requests with problems; unexpected errors are raised again for the server to log.
 
     An exception handler of the application would answer outside of all middleware: a browser would get JSON, without
     the headers that every answer has.
@@ -173,12 +173,12 @@ class FailedRequests:
                 return
             log.error("request failed path=%s: %r", scope["path"], error)
             if not begun:
-                await send_problem(scope, send, ServerFailedError("the server failed; its log says why"))
+                await send_problem(scope, send, ServerFailedError("internal error; the server log has the details"))
             raise
 
 
 def _answer(outage: Outage | None) -> RequestError:
     if outage is Outage.FULL:
-        return StorageFullError(f"{outage.value}: nothing was changed; free some space on it, then ask again")
+        return StorageFullError(f"{outage.value}: nothing was changed; free some space, then try again")
     detail = outage.value if outage else "the store cannot be used"
     return UnavailableError(f"{detail}; the same request may work in a few seconds")

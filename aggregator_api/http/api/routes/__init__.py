@@ -1,4 +1,4 @@
-"""The routes by subject; a new router is a file, or a part of one, and an entry here."""
+"""The routes by subject; to add a router, write a file and add an entry here."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def follow(
     device: Name,
     last_event_id: Annotated[str, Header(max_length=64, description="continue after this event")] = "",
 ) -> StreamingResponse:
-    """Send what is retained for the device, then what comes; a second stream of a device ends the first."""
+    """Send the device's retained messages, then new ones; a device's second stream ends the first."""
     stream = messages.follow(name, device, caller.id, last_event_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(stream, headers=headers, media_type=over_http.MEDIA_TYPE)
@@ -134,6 +134,6 @@ async def end(messages: DeviceMessagesDep, request: Request, name: Name, device:
 async def _hand_over(messages: DeviceMessages, request: Request, topic: str, limit: int) -> Response:
     body = await request.body()
     if len(body) > limit:
-        raise TooLargeError(f"the body has {len(body):,} bytes, at most {limit:,} are read here")
+        raise TooLargeError(f"the body has {len(body):,} bytes; at most {limit:,} are accepted here")
     answer = await messages.receive(topic, body)
     return Response(status_code=204) if answer is None else Response(answer, media_type=BINARY)

@@ -78,7 +78,7 @@ def confirm(database: DatabaseDep, caller: CallerDep, id: KeyId) -> Key:
 
 
 def _keep_an_operator(session: Session, row: CredentialRow) -> None:
-    """Refuse to revoke the key without which nobody could operate the server in a day's time."""
+    """Refuse to revoke the last operator's key that is valid for another day."""
     now = time.time()
     if not api_keys.opens_server(row, now) or api_keys.has_operator(session, now + MIN_LEFT_S, without=row):
         return

@@ -1,4 +1,4 @@
-"""Alembic's environment: it runs on the connection that `aggregator_api.storage.db.database` hands over."""
+"""Alembic's environment, which runs on the connection from `aggregator_api.storage.db.database`."""
 
 from alembic import context
 

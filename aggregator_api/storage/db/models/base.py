@@ -1,4 +1,4 @@
-"""What all tables share: kinds of columns, the rule that names constraints, blobs."""
+"""What all tables share: column types, naming of constraints, blobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The staged release of model versions, and what devices have found about them."""
+"""Tables of the staged release of model versions, and devices' results."""
 
 from __future__ import annotations
 

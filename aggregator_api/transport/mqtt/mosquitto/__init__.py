@@ -1,1 +1,1 @@
-"""A Mosquitto broker for production: its certificate, configuration and accounts, and the accounts' life after that."""
+"""A Mosquitto broker for production: its certificate and configuration, and the management of its accounts."""

@@ -1,4 +1,4 @@
-"""Who may say what on which topic, and the accounts that a broker starts with.
+"""The broker's roles (who may publish and read which topics), and its initial accounts.
 
 They are written for Mosquitto's dynamic security plugin; everything else is denied.
 The embedded broker reads the same rules, by `permits`.

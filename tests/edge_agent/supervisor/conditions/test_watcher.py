@@ -26,7 +26,11 @@ def test_a_training_process_that_does_not_listen_is_gone_within_two_seconds(
         supervised_device.machine.found = replace(GOOD, temperature_c=85.0)
         until(lambda: not first.is_running())
         assert time.monotonic() - broken_at < 2.0 + BUSY_S
-        until(lambda: supervised_device.status_says("not training for round 1: it is 85 °C hot, the limit is 75 °C"))
+        until(
+            lambda: supervised_device.status_says(
+                "not training for round 1: its temperature is 85 °C; the limit is 75 °C"
+            )
+        )
         supervised_device.machine.found = replace(GOOD, temperature_c=76.0)  # cool enough to go on, not to begin
         time.sleep(1.2)
         assert supervised_device.drivers.jobs.pid is None
@@ -41,8 +45,8 @@ def test_a_device_that_nobody_has_invited_says_that_it_would_not_train(supervise
     supervised_device.machine.found = replace(GOOD, metered=True)
 
     def play() -> None:
-        until(lambda: supervised_device.status_says("It would not train now: its network connection is metered."))
+        until(lambda: supervised_device.status_says("It can't train now: its network connection is metered."))
         supervised_device.machine.found = GOOD
-        until(lambda: not supervised_device.status_says("It would not train now"))
+        until(lambda: not supervised_device.status_says("It can't train now"))
 
     run(supervised_device.supervisor, play)

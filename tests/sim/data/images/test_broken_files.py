@@ -44,13 +44,13 @@ BOMB = gzip.compress(layouts.idx(np.zeros((6, 28, 28))) + bytes(50_000_000), mti
     [
         ("mnist", broken(MNIST, TRAIN, None), "no train images; expected .train,t10k"),
         ("mnist", broken(MNIST, TRAIN, MNIST.files[TRAIN][:-1]), "ends after 4,703 of 4,704 bytes"),
-        ("mnist", broken(MNIST, TRAIN, MNIST.files[TRAIN] + b"x"), "holds more than 0 bytes"),
+        ("mnist", broken(MNIST, TRAIN, MNIST.files[TRAIN] + b"x"), "has more than 0 bytes"),
         ("mnist", broken(MNIST, TRAIN, b"\x89PNG" + bytes(100)), r"begins with \(137.*expected \(0, 0, 8, 3\)"),
         ("mnist", broken(MNIST, TRAIN, HUGE), r"says that it holds \(4294967295, 28, 28\)"),
         ("mnist", broken(MNIST, TRAIN, b""), "ends after 0 of 16 bytes"),
         ("mnist", broken(MNIST, TRAIN, SMALL), "5 train images, but 6 labels"),
         ("mnist", broken(MNIST, TRAIN, LARGE), r"expected \(1 to 1,000,000, \*\(28, 28\)\)"),
-        ("mnist", {**broken(MNIST, TRAIN, None), TRAIN + ".gz": BOMB}, "holds more than 0 bytes"),
+        ("mnist", {**broken(MNIST, TRAIN, None), TRAIN + ".gz": BOMB}, "has more than 0 bytes"),
         ("mnist", {**broken(MNIST, TRAIN, None), TRAIN + ".gz": b"not gzip"}, "cannot be read: Not a gzipped file"),
         ("mnist", {**broken(MNIST, TRAIN, None), TRAIN + ".gz": CUT}, "cannot be read: Compressed file ended"),
         ("mnist", broken(MNIST, "t10k-labels-idx1-ubyte", layouts.idx(np.full(4, 10))), "labels from 1 to 10"),
@@ -60,8 +60,8 @@ BOMB = gzip.compress(layouts.idx(np.zeros((6, 28, 28))) + bytes(50_000_000), mti
         ("cifar10", broken(CIFAR, BATCH, None), r"holds .*test_batch.bin; expected cifar-10-binary.tar.gz"),
         ("cifar10", broken(CIFAR, BATCH, bytes([11]) + bytes(3072)), "to 11; expected 0 to 9"),
         ("cifar10", {"cifar-10-batches-py/data_batch_1": b"pickled"}, "the binary version"),
-        ("cifar10_jpg", broken(IMAGES, IMAGE, b"GIF89a" + bytes(20)), "no image.*expected a JPEG or PNG"),
-        ("cifar10_jpg", broken(IMAGES, IMAGE, IMAGES.files[IMAGE][:90]), "is no image"),
+        ("cifar10_jpg", broken(IMAGES, IMAGE, b"GIF89a" + bytes(20)), "readable image.*expected a JPEG or PNG"),
+        ("cifar10_jpg", broken(IMAGES, IMAGE, IMAGES.files[IMAGE][:90]), "readable image"),
         ("cifar10_jpg", layouts.images(("airplane", "catt")).files, "folder 'catt'; did you mean 'cat'"),
         ("celeba", broken(CELEBA, ATTRIBUTES, None), "has no list_attr_celeba.txt"),
         ("celeba", broken(CELEBA, ATTRIBUTES, b"5\nBald Male\n000001.jpg 1 1\n"), "no Smiling in its second line"),
@@ -152,7 +152,7 @@ def test_the_published_masks_have_6746_such_images(gaitway_data: Path) -> None:
         ("a.csv", b"\xff\xfe", "cannot be read as text"),
         ("a.csv.gz", b"no gzip", "cannot be read"),
         ("a.csv.gz", gzip.compress(LINES.encode(), mtime=0)[:-12], "cannot be read"),
-        ("a.csv", HEAD.encode() + b"x" * 200, "holds more than 200 bytes"),
+        ("a.csv", HEAD.encode() + b"x" * 200, "has more than 200 bytes"),
     ],
 )
 def test_another_file_is_refused_in_words(
@@ -166,6 +166,6 @@ def test_another_file_is_refused_in_words(
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        GaitwayError, match=r"nothing\.csv is no file; expected a CSV, or CSV.gz, with the columns image"
+        GaitwayError, match=r"nothing\.csv isn't a file; expected a CSV, or CSV.gz, with the columns image"
     ):
         single_class_images(tmp_path / "nothing.csv")

@@ -216,7 +216,7 @@ def test_shards_without_spread_are_equal() -> None:
 @settings(deadline=None)
 def test_equal_differs_by_one_at_most(sizes: list[int], clients: int) -> None:
     if sum(sizes) < clients:
-        with pytest.raises(SettingsError, match="cannot be dealt"):
+        with pytest.raises(SettingsError, match="cannot be divided"):
             Equal(clients=clients).counts(np.array(sizes), 0)
         return
     table = Equal(clients=clients).counts(np.array(sizes), 0)
@@ -293,9 +293,9 @@ def test_apportion_by_hand() -> None:
     [
         ({"kind": "dirichlett"}, "did you mean 'dirichlet'"),
         ({"kind": "dirichlet", "alhpa": 1}, "option of the partition dirichlet 'alhpa'.*did you mean 'alpha'"),
-        ({"kind": "dirichlet", "alpha": "small"}, r"dirichlet: alpha: .*\(came: 'small'\)"),
+        ({"kind": "dirichlet", "alpha": "small"}, r"dirichlet: alpha: .*\(got 'small'\)"),
         ({"kind": "dirichlet", "alpha": 0}, "alpha is 0"),
-        ({"kind": "dirichlet", "axis": "row"}, r"axis: .*\(came: 'row'\)"),
+        ({"kind": "dirichlet", "axis": "row"}, r"axis: .*\(got 'row'\)"),
         ({"kind": "shards", "sigma": 11}, "sigma is 11"),
         ({"kind": "power_law", "gamma": 0}, "gamma is 0"),
         ({"kind": "power_law", "alpha": 0}, "power_law: alpha is 0"),
@@ -315,11 +315,11 @@ def test_wrong_options_are_explained(description: dict[str, object], words: str)
     [
         (Dirichlet(clients=400), "3000 examples|2[0-9]+ examples for 400 clients"),
         (Dirichlet(clients=100, alpha=0.001), "none of 1000 draws"),
-        (Shards(clients=4000), "want 5 examples each of class 0"),
-        (Shards(clients=10, classes=5), "5 classes a client, but the data have 4"),
-        (PowerLaw(clients=1501), "3000 examples for 1501 clients, who need one to train and one to be tested on"),
-        (NWay(clients=100), "of class .*take fewer clients or a smaller shots"),
-        (NWay(clients=6, shots=10, test_shots=100), "take fewer clients or a smaller test_shots"),
+        (Shards(clients=4000), "need 5 examples each of class 0"),
+        (Shards(clients=10, classes=5), "5 classes per client, but the data have 4"),
+        (PowerLaw(clients=1501), "3000 examples for 1501 clients, which need one to train and one to test on"),
+        (NWay(clients=100), "of class .*use fewer clients or a smaller shots"),
+        (NWay(clients=6, shots=10, test_shots=100), "use fewer clients or a smaller test_shots"),
         (Natural(clients=8), "the data have 7"),
         (Natural(minimum=10_000), "no client has 10000"),
     ],
@@ -334,5 +334,5 @@ def test_data_without_a_test_part_or_clients_say_what_to_do() -> None:
     bare = Pool(y, 2, np.ones(40, bool))
     with pytest.raises(SettingsError, match='set test="split"'):
         Equal(clients=2).divide(bare, 0)
-    with pytest.raises(SettingsError, match="take another partition"):
+    with pytest.raises(SettingsError, match="use another partition"):
         Natural().divide(bare, 0)

@@ -125,11 +125,11 @@ def test_a_run_that_forgets_goes_on_to_the_same_numbers(few: FederatedData, tmp_
 @pytest.mark.parametrize(
     ("method", "options", "why"),
     [
-        ("ditto", {}, r"what it had before \(parameter personal:convolutions"),
-        ("scaffold", {}, r"what it had before \(memory variate/convolutions"),
-        ("moon", {}, r"what it had before \(memory trained"),
-        ("fedavg", {"model": "har_cnn_alp"}, r"what it had before \(buffer alp.local_prototypes"),
-        ("fedavg", {"precision": "int8"}, r"what it had before \(its residual"),
+        ("ditto", {}, r"its earlier state \(parameter personal:convolutions"),
+        ("scaffold", {}, r"its earlier state \(memory variate/convolutions"),
+        ("moon", {}, r"its earlier state \(memory trained"),
+        ("fedavg", {"model": "har_cnn_alp"}, r"its earlier state \(buffer alp.local_prototypes"),
+        ("fedavg", {"precision": "int8"}, r"its earlier state \(its residual"),
         ("local", {}, "local has no server model"),
         ("fesem", {}, "fesem has no server model"),
     ],

@@ -101,5 +101,5 @@ def test_a_limit_of_the_system_is_an_error_and_no_signal(tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ClientStoreError, match=r"nowhere: the clients' models cannot be laid there \(No such file"):
+    with pytest.raises(ClientStoreError, match=r"nowhere: the clients' models can't be stored there \(No such file"):
         MmapArena(tmp_path / "nowhere")

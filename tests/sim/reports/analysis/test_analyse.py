@@ -158,7 +158,7 @@ def test_the_command_explains_what_is_missing(finished: Finished, cache: Path) -
     code, output = invoked(path, "--cache", cache, "--centralized", centralized)
     assert (code, "no global model in a run of fedper" in output) == (2, True)
     code, output = invoked(path, "--against", path)
-    assert (code, "give --centralized DIR too" in output) == (2, True)
+    assert (code, "also give --centralized DIR" in output) == (2, True)
 
 
 def test_a_run_that_gives_nothing_to_draw_has_a_page_of_reasons(tmp_path: Path) -> None:
