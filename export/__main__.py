@@ -15,9 +15,10 @@ if __name__ == "__main__":
 import importlib.util
 import json
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,6 +37,7 @@ from gaitway.own_packages import install_command
 from gaitway.terminal import Console, print_error, working
 from har_pipeline import Recording
 from har_pipeline.description import read_description
+from har_pipeline.description.sessions import in_numbers
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ def onnx_command(
     from models.checkpoint import load_checkpoint
 
     console = Console(stderr=as_json)
-    with _cli_errors("export"), working(console, "exporting, and comparing ONNX Runtime with torch"):
+    with _cli_errors(), working(Console(stderr=True), "exporting, and comparing ONNX Runtime with torch"):
         module, info = load_checkpoint(checkpoint)
         if info.fresh_head:
             raise InputError(
@@ -127,7 +129,7 @@ def program_command(
     from export.program.parity import write_program_file
 
     console = Console()
-    with _cli_errors("export"), working(console, "exporting, and training a round with both"):
+    with _cli_errors(), working(Console(stderr=True), "exporting, and training a round with both"):
         table = write_program_file(plan, out, examples)
     console.print(table)
 
@@ -209,26 +211,44 @@ def recognize(
     def note(words: str) -> None:
         warn.print(f"note: {words}", markup=False)
 
-    with _cli_errors("recognize"):
+    with _cli_errors():
         if describe is None:
             description = CsvColumns(time, acc, gyro, units, axes, separator, acceleration).description()
         else:
             description = read_description(describe)
             _refuse_beside_describe(context)
         session = Session.load(model)
-        for name in csv or ["-"]:
-            seen = False
+        names = csv or ["-"]
+        for name in names:
             read = read_recordings(name, description, follow=follow, on_warning=note)
-            for (client, visit), recordings in groupby(read, lambda member: (member.client, member.session)):
-                seen = True
-                if (describe or len(csv or ()) > 1) and not as_json and client:
-                    typer.echo(f"{name}:" if describe is None else f"{client}, {visit}:")
-                recognizer = Recognizer(session, live=follow, on_warning=note)
-                timeline = Timeline(session.metadata.labels, per_window=per_window or follow, as_json=as_json)
-                for line in _lines(recordings, recognizer, timeline):
-                    typer.echo(line)
-            if not seen:
+            is_empty = True
+            for client, of_client in groupby(read, lambda chunk: chunk.client):
+                is_empty = False
+                answered: dict[str, list[str]] = {}
+                for visit, chunks in groupby(of_client, lambda chunk: chunk.session):
+                    is_named = bool(client) and (describe is not None or len(names) > 1)
+                    title = (f"{name}: " if describe is None else f"{client}, {visit}: ") if is_named else ""
+                    recognizer = Recognizer(session, live=follow, on_warning=partial(_note_on, title, note))
+                    timeline = Timeline(session.metadata.labels, per_window=per_window or follow, as_json=as_json)
+                    timeline.recording = {"client": client, "session": visit} if is_named else {}
+                    lines = _lines(chunks, recognizer, timeline)
+                    if client:
+                        answered[visit] = [title.strip()] * (is_named and not as_json) + list(lines)
+                    else:  # a pipe, or a file that grows
+                        _print_lines(lines)
+                for visit in sorted(answered, key=in_numbers):
+                    _print_lines(answered[visit])
+            if is_empty:
                 raise InputError(f"{name} contains no samples; expected rows of numbers below the header")
+
+
+def _note_on(title: str, note: Callable[[str], None], words: str) -> None:
+    note(f"{title}{words}")
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)
 
 
 @app.command()
@@ -254,7 +274,7 @@ def predict(
 
     python -m export predict model.onnx drive/*.jpg --masks masks
     """
-    with _cli_errors("predict"):
+    with _cli_errors():
         if importlib.util.find_spec("PIL") is None:
             raise InputError(f"images are read with Pillow, which is not installed: {install_command('runtime')}")
         from export.images import ImageRecognizer, mask_paths, write_mask
@@ -303,12 +323,12 @@ def _refuse_beside_describe(context: typer.Context) -> None:
 
 
 @contextmanager
-def _cli_errors(command: str) -> Iterator[None]:
+def _cli_errors() -> Iterator[None]:
     """Turn our packages' errors into one red line; exit with 1 if a gate rejects the model, else with 2."""
     try:
         yield
     except GaitwayError as error:
-        print_error(f"{command} refused: {error}")
+        print_error(str(error))
         raise typer.Exit(ExitCode.FAILED if isinstance(error, GateError) else ExitCode.REFUSED) from None
 
 

@@ -21,7 +21,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
@@ -249,6 +249,8 @@ class Timeline:
         self._width = max(map(len, labels))
         self._first_s: float | None = None
         self._stretch: list[Answer] = []
+        self.recording: Mapping[str, str] = {}
+        """What names the recording in each JSON object; nothing where there is one alone."""
 
     def begin(self, first_s: float) -> None:
         """Count the shown seconds from this time on; only the first call counts."""
@@ -288,7 +290,7 @@ class Timeline:
     def _json(self, answer: Answer) -> str:
         if answer.number is not None:
             kept = ("start_s", "end_s", "label", "number", "delay_s", "inference_s")
-            return json.dumps({name: getattr(answer, name) for name in kept})
+            return json.dumps({**self.recording, **{name: getattr(answer, name) for name in kept}})
         record = {name: value for name, value in answer._asdict().items() if name != "number"} | {
             "probability": round(answer.probability, DIGITS),
             "probabilities": {
@@ -296,4 +298,4 @@ class Timeline:
                 for label, probability in zip(self._labels, answer.probabilities, strict=True)
             },
         }
-        return json.dumps(record)
+        return json.dumps({**self.recording, **record})

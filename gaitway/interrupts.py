@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import signal
 import sys
 import threading
@@ -143,6 +144,9 @@ def resumable(words: str) -> Iterator[None]:
 
 
 def _say_loading() -> None:
+    is_quiet = any(word == "--quiet" or re.fullmatch("-[a-zA-Z]*q[a-zA-Z]*", word) for word in sys.argv[1:])
+    if is_quiet or not sys.stderr.isatty():
+        return
     began, pause_s = time.monotonic(), FIRST_NOTICE_S
     while not _loaded.wait(pause_s):
         print(f"loading …, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

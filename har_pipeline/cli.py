@@ -23,7 +23,7 @@ from gaitway.window_cache import default_cache_dir
 from har_pipeline.apps.cli import show_exports, show_found
 from har_pipeline.apps.reader import AppReader, AppSource
 from har_pipeline.combination import COMBINATIONS, Combination, combination_of
-from har_pipeline.description.cli import show_description, write_draft
+from har_pipeline.description.cli import description_record, show_description, write_draft
 from har_pipeline.description.model import read_description
 from har_pipeline.errors import PipelineError, SettingsError
 from har_pipeline.preparation import (
@@ -74,7 +74,7 @@ def info(
     ] = None,
     root: RootOption = None,
     describe: DescribeOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Without a data set: print the list as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Describe data sets: clients, labels, expected files, settings; with --data-root also the files found there.
 
@@ -89,10 +89,14 @@ def info(
     if describe is not None:
         with _cli_errors():
             _refuse_other(dataset)
-            show_description(read_description(describe), root, console)
+            described = read_description(describe)
+            if as_json:
+                _print(description_record(described, root))
+            else:
+                show_description(described, root, console)
         return
     if dataset is None and as_json:
-        print(json.dumps([_record(reader) for reader in READERS.values()], indent=2, ensure_ascii=False))
+        _print([_record(reader) for reader in READERS.values()])
         return
     if dataset is None:
         table = Table("name", "what", "acceleration", "expected under --data-root")
@@ -105,6 +109,10 @@ def info(
         return
     with _cli_errors():
         combination = combination_of(dataset)
+        if as_json:
+            members = [_details(member, root) for member in (combination.members if combination else (dataset,))]
+            _print({"name": dataset, "labels": list(dataset_labels(dataset)), "members": members})
+            return
         for member in combination.members if combination else (dataset,):
             _describe(member, root)
         if combination:
@@ -244,6 +252,19 @@ def _json(text: str) -> dict[str, Any]:
 def _record(reader: RecordingReader) -> dict[str, Any]:
     about = {"name": reader.name, "summary": reader.summary, "acceleration": reader.acceleration}
     return {**about, "expected": reader.expected(reader.defaults)}
+
+
+def _details(dataset: str, root: Path | None) -> dict[str, Any]:
+    """Return what `info` says of one data set."""
+    reader = reader_of(dataset)
+    source = None if root is None else reader.open(root, reader.options(None))
+    found = None if source is None else {"root": f"{source.root}/{source.base}", "files": source.count}
+    about = {"settings": reader.settings.to_json(), "options": dict(reader.defaults), "found": found}
+    return {**_record(reader), "labels": list(reader.labels(reader.defaults)), **about}
+
+
+def _print(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _print_json(dataset: WindowedDataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from http.client import HTTPException
 from pathlib import Path
@@ -29,11 +30,11 @@ from aggregator_api.cli.session import (
 )
 from aggregator_api.cli.storage import BY_HAND, DryRunOption, YesOption, confirm_deletion, in_words
 from aggregator_api.core.errors import ConfigError, UnavailableError
-from aggregator_api.core.settings import Settings
 from aggregator_api.storage.db.models import FederationRow
 from federation.plan.plan import read_plan
 
 TIMEOUT_S = 120
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 federations_app = new_app("List, create and delete federations.")
 
@@ -64,7 +65,9 @@ def create_federation(
         Path | None,
         typer.Option("--key-file", help="File with an operator's key (default: operator.key in the data folder)."),
     ] = None,
-    port: Annotated[int | None, typer.Option("--port", help="The server's port (default: from the settings).")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="The server's port (default: where `serve` listens).")
+    ] = None,
     place: ServerPlace = HERE,
 ) -> None:
     """Create a federation on the running server of this machine; devices can enrol at once.
@@ -72,10 +75,12 @@ def create_federation(
     Example: `python -m aggregator_api federations create walk --plan plan.toml --data-dir runs/server`
     """
     with cli_errors():
-        settings = place.settings(port=port)
+        settings = place.settings()
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"{name[:80]!r}: a name has letters, digits, . _ -, up to 64, a letter or digit first")
         body = {"name": name, "plan": read_plan(plan).model_dump(mode="json", exclude_unset=True)}
         key = _read_key(key_file or settings.data_dir / OPERATOR_FILE)
-        _post(settings, "/v1/federations", key, json.dumps(body).encode())
+        _post(place.url(port), settings.tls_cert_file, key, json.dumps(body).encode())
     typer.echo(f"{name}: created; `tokens create --federation {name}` makes a token for a device")
 
 
@@ -121,18 +126,18 @@ def _read_key(path: Path) -> str:
     return key
 
 
-def _post(settings: Settings, path: str, key: str, body: bytes) -> None:
-    """Post to this machine's server.
+def _post(url: str, certificate: Path | None, key: str, body: bytes) -> None:
+    """Create a federation on this machine's server.
 
     Raises:
         ConfigError: if it refuses.
         UnavailableError: if it doesn't answer.
     """
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    request = Request(f"{settings.own_url}{path}", body, headers)
+    request = Request(f"{url}/v1/federations", body, headers)
     trust = None
-    if not settings.plain_http:
-        trust = ssl.create_default_context(cafile=settings.tls_cert_file)
+    if url.startswith("https:"):
+        trust = ssl.create_default_context(cafile=certificate)
         trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # its own certificate, whoever signed it
         trust.check_hostname = False  # it is for the public name
     try:
@@ -141,7 +146,7 @@ def _post(settings: Settings, path: str, key: str, body: bytes) -> None:
         raise ConfigError(f"the server refuses it: {_detail(error)}") from error
     except (URLError, HTTPException, TimeoutError) as error:
         reason = getattr(error, "reason", error)
-        raise UnavailableError(f"no server answers at {settings.own_url}: {reason}; start it with `serve`") from error
+        raise UnavailableError(f"no server answers at {url}: {reason}; start it with `serve`") from error
 
 
 def _detail(error: HTTPError) -> str:

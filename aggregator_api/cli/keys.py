@@ -6,7 +6,7 @@ import base64
 import time
 import webbrowser
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -16,7 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_api.auth import api_keys, sessions
-from aggregator_api.auth.api_keys import NewKey
+from aggregator_api.auth.api_keys import NewKey, Scope
 from aggregator_api.auth.signing import Identity
 from aggregator_api.cli.session import (
     DAY_S,
@@ -33,9 +33,10 @@ from aggregator_api.cli.session import (
     writing,
 )
 from aggregator_api.core.errors import ConfigError, NotFoundError
+from aggregator_api.core.ports import is_open
 from aggregator_api.devices import enrolment_tokens
 from aggregator_api.devices.enrolment_tokens import NewToken
-from aggregator_api.storage.db.models import CredentialRow, DeviceRow
+from aggregator_api.storage.db.models import CredentialRow, DeviceRow, EnrolmentTokenRow, FederationRow
 from federation.secure_sums import vouching
 from gaitway.files import write_file
 from gaitway.terminal import print_warning
@@ -88,6 +89,10 @@ def create_key(
 
     Example: `python -m aggregator_api keys create --name grafana --scope read --days 90`
     """
+    with cli_errors():
+        for word in scope:
+            if word not in get_args(Scope):
+                raise ConfigError(f"--scope {word[:40]}: expected operator, read or device")
     with writing(place) as session:
         lifetime = None if days is None else days * DAY_S
         new = NewKey.model_validate({"name": name, "scopes": scope, "federation": federation, "lifetime_s": lifetime})
@@ -146,7 +151,9 @@ def _key(session: Session, id: str) -> CredentialRow:
 def login_link(
     key: Annotated[str | None, typer.Option("--key", help="Key id to log in with (default: an operator's).")] = None,
     minutes: Annotated[int, typer.Option("--minutes", min=1, max=720, help="Minutes until it expires.")] = 10,
-    port: Annotated[int | None, typer.Option("--port", help="The server's port (default: from the settings).")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="The server's port (default: where `serve` listens).")
+    ] = None,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
     place: ServerPlace = HERE,
 ) -> None:
@@ -155,7 +162,7 @@ def login_link(
     Example: `python -m aggregator_api login-link --data-dir runs/server`
     """
     with cli_errors():
-        settings = place.settings(port=port)
+        url = place.url(port)
     with writing(place) as session:
         now = time.time()
         row = _key(session, key) if key else api_keys.newest_operator(session, now)
@@ -163,16 +170,45 @@ def login_link(
             raise NotFoundError("no operator's key opens this server; `keys create --scope operator` makes one")
         if api_keys.find_id(session, row.prefix, now) is None:
             raise NotFoundError(f"the key {row.prefix} is no longer valid; `keys list` shows the valid ones")
-        link = f"{settings.own_url}/login/{sessions.make_link(session, row, now, 60.0 * minutes)}"
+        link = f"{url}/login/{sessions.make_link(session, row, now, 60.0 * minutes)}"
         note(session, "sessions.link", detail=f"key {row.prefix}, {minutes} minutes")
+    if not is_open(url):
+        print_warning(f"nothing answers at {url}; start the server with `serve`, or name its port with --port")
     typer.echo(link)
     if open_browser:
         webbrowser.open(link)
 
 
+@tokens_app.command("list")
+def list_tokens(
+    federation: Annotated[str | None, typer.Option("--federation", help="Only of this one; else of all.")] = None,
+    place: ServerPlace = HERE,
+) -> list[dict[str, Any]]:
+    """List the enrolment tokens, without their secrets.
+
+    Example: `python -m aggregator_api tokens list --federation walks`
+    """
+    with reading(place) as session:
+        query = select(EnrolmentTokenRow, FederationRow.name).join(FederationRow).order_by(EnrolmentTokenRow.id)
+        if federation:
+            query = query.where(FederationRow.id == get_federation(session, federation).id)
+        now = time.time()
+        rows = [
+            {
+                "id": row.id, "federation": name, "device": row.used_by or row.device, "created_at": row.created_at,
+                "expires_at": row.expires_at, "state": enrolment_tokens.state(row, now),
+            }
+            for row, name in session.execute(query)
+        ]  # fmt: skip
+    shown = {"id": "id", "federation": "federation", "device": "device", "created_at": "created (UTC)"}
+    formats = {"device": lambda device: device or "any", "created_at": date, "expires_at": date}
+    print_rows(rows, {**shown, "expires_at": "ends (UTC)", "state": "state"}, formats)
+    return rows
+
+
 @tokens_app.command("confirm")
 def confirm_tokens(
-    ids: Annotated[list[int], typer.Argument(help="Tokens' numbers, as shown on the page 'Enrolment'.")],
+    ids: Annotated[list[int], typer.Argument(help="Tokens' numbers, as shown by `tokens list`.")],
     federation: Annotated[str, typer.Option("--federation", help="The tokens' federation.")],
     place: ServerPlace = HERE,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from aggregator_api.core.errors import BrokerError, ConfigError, NotFoundError, UnavailableError
-from aggregator_api.core.settings import Settings, load
+from aggregator_api.core.settings import ADDRESS_FILE, Settings, load
 from aggregator_api.storage.db import audit
 from aggregator_api.storage.db.database import Database, opened
 from aggregator_api.storage.db.models import FederationRow
@@ -50,6 +50,14 @@ class ServerPlace(NamedTuple):
             ConfigError: if they can't be read or are wrong.
         """
         return load(self.config, data_dir=self.data_dir, **given)
+
+    def url(self, port: int | None) -> str:
+        """Return the running server's address: at `port`, else where it has noted, else that of the settings."""
+        settings = self.settings(port=port)
+        with suppress(OSError, ValueError):
+            if port is None and (noted := (settings.data_dir / ADDRESS_FILE).read_text("ascii").strip()):
+                return noted
+        return settings.own_url
 
 
 HERE = ServerPlace()

@@ -135,6 +135,10 @@ def _tell(settings: Settings, replayed: ReplayResult) -> None:
     typer.echo(f"since the backup: {replayed}")
     if replayed.reason:
         typer.echo(
+            f"to do: if the ledger is not in {settings.ledger}, set `ledger_dir` to its folder, and restore again into "
+            "an empty data_dir; without it, confirm what the backup holds"
+        )
+        typer.echo(
             "to do: `keys create --scope operator` makes a key; `keys list`, `keys confirm`, `tokens confirm` and "
             "`devices approve` re-admit those that you know weren't revoked"
         )

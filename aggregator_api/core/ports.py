@@ -8,9 +8,11 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from aggregator_api.core.errors import ConfigError
 
+PROBE_S = 2.0
 TLS_SHUTDOWN_S = 5.0
 """Seconds for a client's TLS close."""
 
@@ -31,6 +33,16 @@ def require_free(host: str, port: int, option: str = "--port") -> None:
             probe.bind(address)
         except OSError as error:
             raise ConfigError(_explain(host, port, option, error)) from error
+
+
+def is_open(url: str) -> bool:
+    """Whether something listens at a URL's host and port."""
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 80), PROBE_S).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 async def listen(

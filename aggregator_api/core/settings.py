@@ -29,6 +29,8 @@ _ROOT_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]{1,64}){1,4}")
 
 
 DATABASE = "gaitway.sqlite3"
+ADDRESS_FILE = "address.txt"
+"""In the data folder while the server runs: the URL that it listens at."""
 """The database's file in data_dir, and in a backup."""
 
 
@@ -411,6 +413,8 @@ def _secret(given: SecretStr | None, file: Path | None) -> str | None:
 def _read(config: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(config.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no {config}") from error
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{config} cannot be read as TOML: {error}") from error
     known = sorted(Settings.model_fields)

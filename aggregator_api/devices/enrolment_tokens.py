@@ -93,6 +93,15 @@ def find(session: Session, federation: FederationRow, token: str, device: str, n
     return row
 
 
+def state(row: EnrolmentTokenRow, now: float) -> str:
+    """Return what became of a token: used, revoked, ended, held (by a restore) or open."""
+    if row.used_at is not None:
+        return "used"
+    if row.revoked_at is not None:
+        return "revoked"
+    return "ended" if row.expires_at <= now else "held" if row.held_at is not None else "open"
+
+
 def revoke(session: Session, federation: FederationRow, id: int) -> EnrolmentTokenRow:
     """Revoke an unused token.
 

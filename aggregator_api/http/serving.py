@@ -20,11 +20,12 @@ from fastapi import FastAPI
 
 from aggregator_api.core.errors import ConfigError
 from aggregator_api.core.ports import listen
-from aggregator_api.core.settings import Settings
+from aggregator_api.core.settings import ADDRESS_FILE, Settings
 from aggregator_api.devices.service import BrokerAccounts
 from aggregator_api.http.api.connections import BACKLOG, Connection, ConnectionLimits, Connections, RequestPhases
 from aggregator_api.http.app import create_app
 from aggregator_api.storage.outages import FolderLock, require_folder
+from gaitway.files import write_file
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,12 @@ class _Server(uvicorn.Server):
             handshake_s = settings.header_timeout_s
             server = await listen(self._connection, host, port, backlog=BACKLOG, tls=context, handshake_s=handshake_s)
             self.servers.append(server)
+        write_file(settings.data_dir / ADDRESS_FILE, f"{settings.own_url}\n".encode("ascii"))
+        log.info("listening at %s; `login-link` opens the pages", settings.own_url)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        (self._settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
+        await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         if self._certificate is not None and counter % (REFRESH_S * TICKS_PER_S) == 0:

@@ -32,9 +32,9 @@ def cli_errors() -> Iterator[None]:
 
 
 def refused(error: AgentError | OSError) -> typer.Exit:
-    """Print an error and end the program; the exit code is 2 for a wrong setting or file, else 1."""
+    """Print an error and end the program; the exit code is 2 for a wrong setting, file or argument, else 1."""
     print_error(str(error))
-    return typer.Exit(ExitCode.REFUSED if isinstance(error, ConfigError) else ExitCode.FAILED)
+    return typer.Exit(ExitCode.REFUSED if isinstance(error, ConfigError | LabelError) else ExitCode.FAILED)
 
 
 @contextmanager
@@ -66,6 +66,8 @@ def open_windows(config: Path) -> Iterator[WindowStore]:
         yield store
 
 
+YEAR_2000_S = 946_684_800.0
+NO_DATE = "no date"
 UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 EXPECTED = "expected 14:30, 14:30:15, 2026-11-21T14:30, or seconds since 1970"
 
@@ -101,5 +103,7 @@ def duration_s(text: str) -> float:
 
 
 def shown(time_s: float) -> str:
-    """Format a time for display, in this device's time zone."""
+    """Format a time for display, in this device's time zone; one before 2000 isn't a date."""
+    if time_s < YEAR_2000_S:
+        return NO_DATE
     return datetime.fromtimestamp(time_s).isoformat(sep=" ", timespec="seconds")

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from edge_agent.cli.command import ConfigOption, open_state, refused
-from edge_agent.config.settings import load
+from edge_agent.config.settings import example, load, read_config
 from edge_agent.errors import AgentError, ConfigError
 from edge_agent.page.access import password_hash
 from edge_agent.storage.consent import describe_privacy
-from edge_agent.storage.data_folder import require_folder
+from edge_agent.storage.data_folder import require_folder, write_file
 from edge_agent.transport.enrolment import (
     Applicant,
     check_code,
     claim,
-    create_config,
     given_token,
     read_code,
     wait_for_approval,
@@ -25,6 +25,7 @@ from edge_agent.transport.enrolment import (
 )
 from edge_agent.transport.enrolment import enrol as enrol_with
 from gaitway.errors import ExitCode
+from gaitway.python310 import tomllib
 from gaitway.terminal import Console
 
 
@@ -38,7 +39,7 @@ def enrol(
         ),
     ] = None,
     federation: Annotated[
-        str | None, typer.Option(help="The federation; with --device and --server, writes the config first.")
+        str | None, typer.Option(help="The federation; with --device and --server, writes the config.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="This device's id.")] = None,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the operator's approval.")] = 0,
@@ -56,15 +57,23 @@ def enrol(
         code = read_code(token)
         if code is not None:
             server, federation, device, token = code
+        text = None
         if not config.exists() and server and federation and device:
-            create_config(config, server, federation, device)
-        who = Applicant.of(load(config), server)
+            text = example(device, federation, device, server)
+            settings = read_config(tomllib.loads(text), config)
+        else:
+            settings = load(config)
+        who = Applicant.of(settings, server)
         if code is not None:
             check_code(code, who, config)
+        else:
+            _refuse_other(config, {"device": (who.device, device), "federation": (who.federation, federation)})
         require_folder(who.folder)
         for warning in filter(None, [warning_about(who.server)]):
             Console(stderr=True).print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
         answer = enrol_with(who, token) if token else claim(who)
+        if text is not None:
+            write_file(config.resolve(), text.encode())
         if answer.credentials is None and wait:
             typer.echo(f"{who.device} waits for the operator's approval")
             answer = wait_for_approval(who, wait)
@@ -77,6 +86,13 @@ def enrol(
     with open_state(config) as (settings, store):
         for line in describe_privacy(store, settings.privacy.require):
             typer.echo(line)
+
+
+def _refuse_other(config: Path, names: Mapping[str, tuple[str, str | None]]) -> None:
+    """Refuse options that name another device or federation than the config file, which would win."""
+    for option, (known, given) in names.items():
+        if given not in (None, known):
+            raise ConfigError(f"{config} says {option} {known}; leave out --{option}, or name another --config")
 
 
 def page_password() -> None:

@@ -12,7 +12,16 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.table import Table
 
-from edge_agent.cli.command import ConfigOption, cli_errors, duration_s, moment, open_windows, shown
+from edge_agent.cli.command import (
+    NO_DATE,
+    YEAR_2000_S,
+    ConfigOption,
+    cli_errors,
+    duration_s,
+    moment,
+    open_windows,
+    shown,
+)
 from edge_agent.errors import AgentError, LabelError
 from edge_agent.storage.labels import (
     RecordingSession,
@@ -115,7 +124,7 @@ def _show(store: WindowStore, chosen: Selection) -> None:
     for name in names:
         table.add_column(name_of(name), justify="right")
     for day, counts in by_day(store, chosen).items():
-        table.add_row(day, *(str(counts.get(name, 0)) for name in names))
+        table.add_row(day if day >= "2000" else NO_DATE, *(str(counts.get(name, 0)) for name in names))
     console.print(table)
 
 
@@ -124,7 +133,8 @@ def _classes(rows: list[ClassRow]) -> Table:
     for heading in ("activity", "source", "windows", "MB", "first", "last", "age"):
         table.add_column(heading, justify="left" if heading in ("activity", "source") else "right")
     for row in rows:
-        age = f"{max(0.0, time.time() - row.last_s) / DAY_S:.1f} days"
+        days = max(0.0, time.time() - row.last_s) / DAY_S
+        age = f"{days:.1f} days" if row.last_s >= YEAR_2000_S else "–"
         size = f"{row.bytes / 1e6:.2f}"
         span = (shown(row.first_s), shown(row.last_s))
         table.add_row(name_of(row.activity), row.origin, str(row.windows), size, *span, age)

@@ -130,6 +130,11 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}; {hint}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    return read_config(tree, path, environment)
+
+
+def read_config(tree: dict[str, Any], path: Path, environment: Mapping[str, str] = os.environ) -> Config:
+    """Read what a config file holds, or will hold; see `load`."""
     _overlay(tree, environment)
     _check_keys(tree)
     # before the other sections, which may name a plugin's entry

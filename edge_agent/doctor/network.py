@@ -20,7 +20,7 @@ from edge_agent.config.settings import Config
 from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.errors import ConfigError
 from edge_agent.storage.broker_address import require_place
-from edge_agent.storage.credentials import login, read_credentials
+from edge_agent.storage.credentials import login, pinned_server, read_credentials
 from edge_agent.transport.server_connection import ServerConnection, certificate_todo, tls_context
 
 WAIT_S = 5.0
@@ -144,7 +144,12 @@ def _key_opens(config: Config) -> CheckResult:
 
 def check_broker(config: Config, *, running: bool) -> Iterator[CheckResult]:
     """Check the broker, up to the login, without disconnecting a running agent of the same name."""
+    folder = config.agent.data_dir
     try:
+        if config.broker.host is None and pinned_server(folder) and read_credentials(folder) is None:
+            message = "the operator hasn't approved this device yet; the server names the broker then"
+            yield warning("broker", message, "ask the operator to approve it, then start the agent")
+            return
         settings = require_place(config)
     except ConfigError as error:
         yield failure("broker", str(error), "set [broker] host, or enrol again once the server names its broker")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from edge_agent.config.sensors import SOURCES
 from edge_agent.config.settings import Config
 from edge_agent.doctor.check_result import CheckResult, failure, ok, warning
 from edge_agent.errors import AgentError
@@ -35,6 +36,10 @@ STALE_S = 60.0
 def check_sensors(config: Config, *, running: bool) -> Iterator[CheckResult]:
     """Check the source that [sensors] names."""
     source = config.sensors.source
+    if not {"source", "dataset"} & config.sensors.model_fields_set:
+        others = ", ".join(name for name in SOURCES if name != "recording")
+        message = "[sensors] source isn't set, so generated recordings would be replayed"
+        yield warning("sensors", message, f"set one of {others}, or recording")
     try:
         yield from _noted_findings(config)
         match source:

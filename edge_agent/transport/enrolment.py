@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edge_agent.config.settings import Config, example
+from edge_agent.config.settings import Config
 from edge_agent.errors import ConfigError, EnrolError, RevokedError
 from edge_agent.storage.broker_address import is_loopback, unsafe_address
 from edge_agent.storage.consent import pin_promises
@@ -33,7 +33,6 @@ from edge_agent.storage.credentials import (
     read_credentials,
     write_credentials,
 )
-from edge_agent.storage.data_folder import write_file
 from edge_agent.transport.server_connection import ServerAnswer, ServerConnection, in_turn
 from federation.errors import WireError
 from federation.privacy.promises import PrivacyPromises
@@ -78,10 +77,11 @@ def enrol(who: Applicant, token: str) -> EnrolmentAnswer:
     """Show the token; credentials that come at once are kept, if they are of the server that the token names.
 
     Raises:
+        ConfigError: if it is no token.
         EnrolError: saying in words why the server does not take the device, or the device not the server.
     """
     if not (expected := pinned_key(token)):
-        raise EnrolError(
+        raise ConfigError(
             "this isn't an enrolment token: tokens begin with gwe_ and end with the fingerprint of the server's key; "
             "copy it whole, or ask the operator for another"
         )
@@ -165,14 +165,14 @@ def read_code(given: str | None) -> EnrolmentUri | None:
     """Read what a QR code of the operator's sheet holds; None for a token alone, or nothing.
 
     Raises:
-        EnrolError: if it is such a text and something in it is missing or wrong.
+        ConfigError: if it is such a text and something in it is missing or wrong.
     """
     if given is None or not is_enrolment_uri(given):
         return None
     try:
         return read_enrolment_uri(given)
     except WireError as error:
-        raise EnrolError(str(error)) from error
+        raise ConfigError(str(error)) from error
 
 
 def check_code(code: EnrolmentUri, who: Applicant, config: Path) -> None:
@@ -186,11 +186,6 @@ def check_code(code: EnrolmentUri, who: Applicant, config: Path) -> None:
             f"the code is for device {code.device!r} of {code.federation!r}, but {config} is for {who.device!r} of "
             f"{who.federation!r}; take the code made for it, or name another --config"
         )
-
-
-def create_config(path: Path, server: str, federation: str, device: str) -> None:
-    """Write a new device's config file, with every other setting at its default; its data lie beside the file."""
-    write_file(path.resolve(), example(device, federation, device, server).encode())
 
 
 def warning_about(server: str) -> str:

@@ -108,7 +108,7 @@ class AppReader(RecordingReader):
     def open(self, root: Path | str | None, options: Options) -> AppSource:
         """Find the app's exports under root; raise SourceError if none can be read."""
         if root is None:
-            raise SourceError(f"{self.name} needs the path of its data (root); expected {self.expects}")
+            raise SourceError(f"{self.name} needs its data: give --data-root DATA; expected {self.expects}")
         if not Path(root).exists():
             raise SourceError(f"{root} does not exist; expected {self.expects}")
         source = self.look(Path(root), options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -32,6 +33,8 @@ LEVELS: tuple[tuple[Sensor, str, str], ...] = (
 
 def write_draft(root: Path, out: Path | None, console: Console) -> None:
     """Guess a description of the files under root, print it, and write it to `out` if that doesn't exist."""
+    if out is not None and out.exists():
+        raise SettingsError(f"{out} already exists; remove it, or give --out another name")
     with working(console, "looking") as say:
         found = draft(root, lambda done, name: say(f"trying it on file {done}: {name}"))
     text = found.toml()
@@ -41,6 +44,8 @@ def write_draft(root: Path, out: Path | None, console: Console) -> None:
     if len(found.problems) > SHOWN_PROBLEMS:
         console.print(f"… and {len(found.problems) - SHOWN_PROBLEMS} more files were not read")
     _show_directions(found.differences, console)
+    if found.clients:
+        console.print(f"clients: {_few(found.clients, 10)} ({len(found.clients)})", markup=False, soft_wrap=True)
     unsure = [key for key, guess in found.guesses.items() if not guess.sure]
     console.print(
         f"{len(found.guesses) - len(unsure)} of {len(found.guesses)} keys are sure; check {', '.join(unsure)}."
@@ -57,6 +62,26 @@ def write_draft(root: Path, out: Path | None, console: Console) -> None:
     console.print(
         f"Written to {out}. Next: python -m har_pipeline info --describe {out} --data-root {root}", markup=False
     )
+
+
+def description_record(description: Description, root: Path | None) -> dict[str, Any]:
+    """Return as JSON what a description says and, with a root, what it makes of each file there."""
+    about = {"labels": list(description.labels.names), "expected": description.files}
+    record = {**about, "acceleration": description.acceleration, "has_gyro": description.gyro is not None}
+    if root is None:
+        return record
+    files = find_files(description, root)
+    reports = list(inspect(description, files))
+    rows = [
+        {
+            "file": report.name, "clients": sorted(report.clients), "sessions": sorted(report.sessions),
+            "samples": dict(report.samples), "rate_hz": report.rate_hz, "seconds": dict(report.seconds),
+            "lost": report.lost, "labels": dict(report.labels), "problem": report.problem or None,
+        }
+        for report in reports
+    ]  # fmt: skip
+    notes = {"damaged": list(map(str, files.damaged)), "odd": list(dict.fromkeys(odd_words(reports)))}
+    return {**record, "files": rows, "others": list(files.others), **notes}
 
 
 def show_description(description: Description, root: Path | None, console: Console) -> None:

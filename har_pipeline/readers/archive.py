@@ -93,7 +93,7 @@ def locate(root: Path | str | None, layout: Layout, dataset: str) -> Source:
     Raises SourceError that says what was expected where.
     """
     if root is None:
-        raise SourceError(f"{dataset} needs the path of its data (root); expected {layout.expected}")
+        raise SourceError(f"{dataset} needs its data: give --data-root DATA; expected {layout.expected}")
     root = Path(root)
     if not root.exists():
         raise SourceError(f"{root} does not exist; for {dataset} it must be a folder or archive with {layout.expected}")

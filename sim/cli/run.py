@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.progress import TaskID
-from rich.text import Text
 
 from federation.methods import METHODS
 from federation.tasks import TASKS, task_from_json
 from federation.tasks.task import Task
 from gaitway.command_line import completion
 from gaitway.interrupts import resumable
-from gaitway.terminal import ProgressDisplay
+from gaitway.terminal import ProgressDisplay, print_warning
 from gaitway.window_cache import default_cache_dir
 from models import MODELS
 from models.registry import starting_from_published
@@ -167,9 +166,7 @@ def run(args: RunArguments, options: dict[str, Any]) -> None:
             options = described_by(args.describe_, options)
         chosen = with_defaults(args.preset, options, options_of(federation) if federation else None)
         experiment = describe(chosen, args.preset, federation)
-        followers = trackers(
-            args.log or [], args.out, lambda words: console.print(Text(words, style="yellow"), soft_wrap=True)
-        )
+        followers = trackers(args.log or [], args.out, print_warning)
         summary = simulate(experiment, args.out, places, followers, figures=args.figures)
     if args.as_json:
         print(json.dumps(summary, indent=1))
@@ -222,7 +219,7 @@ class _Screen(RunCallback):
 
     def on_data(self, data: FederatedData) -> None:
         for words in data.findings:
-            console.print(Text(words, style="yellow"), soft_wrap=True, highlight=False)
+            print_warning(words)
         if not (self._out / "config.json").exists():  # a resumed run already has its image
             _show_clients(data, self._task, self._out, figures=self._figures)
         self._shown.remove_task(self._line)
@@ -235,7 +232,7 @@ class _Screen(RunCallback):
     def on_round(self, record: RoundRecord) -> None:
         if record.paused:
             words = f"The run ends after round {record.round}: {record.paused}, the last one because: {record.failed}"
-            console.print(Text(words, style="yellow"), soft_wrap=True, highlight=False)
+            print_warning(words)
         done = min(record.round, self._experiment.rounds.rounds)
         self._shown.update(self._line, completed=done, description=round_line(record, self._task))
 

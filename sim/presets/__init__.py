@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Any
 
-from gaitway.errors import did_you_mean
+from gaitway.errors import closest
 from sim.errors import SettingsError
 from sim.presets.preset import Options, Preset, merge_options, read_presets
 
@@ -43,5 +43,7 @@ def with_defaults(preset: str | None, given: Options, plan: Options | None = Non
 def preset_named(name: str) -> Preset:
     """Return a preset; SettingsError, with the nearest name, where there is none."""
     if name not in PRESETS:
-        raise SettingsError(f"unknown preset {name!r}; {did_you_mean(name, PRESETS)}")
+        near = closest(name, PRESETS)
+        meant = f"did you mean {near!r}? " if near else ""
+        raise SettingsError(f"unknown preset {name!r}; {meant}`sim presets` lists them")
     return PRESETS[name]

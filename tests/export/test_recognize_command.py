@@ -88,8 +88,30 @@ def test_a_described_folder_is_answered_session_by_session_whatever_its_labels(t
     assert [line[4] for line in lines if len(line) > 4] == ["walk", "jog"] * 2
     alone = run(model, tmp_path / "data" / "s2" / "sitting.txt", "--describe", tmp_path / "data.toml")
     assert alone[1].splitlines()[1:] == out.splitlines()[4:]
+    _, out, _ = run(model, tmp_path / "data", "--describe", tmp_path / "data.toml", "--json")
+    named = [(answer["client"], answer["session"]) for answer in map(json.loads, out.splitlines())]
+    assert dict.fromkeys(named) == {("s1", "s1/dancing.txt"): None, ("s2", "s2/sitting.txt"): None}
     _, _, errors = run(model, tmp_path / "data", "--describe", tmp_path / "data.toml", "--units", "ms,g,rad/s")
     assert "--describe already sets what --units sets" in errors
+
+
+def test_sessions_come_in_the_order_of_their_names_and_each_note_names_its_own(tmp_path: Path, model: Path) -> None:
+    """Of a client whose tenth walk has the earliest times; the accelerometer of the second measures g."""
+    (tmp_path / "data").mkdir()
+    for number, unit, begin_s in ((10, 1.0, 0), (2, 1 / 9.80665, 1000)):
+        rows = [[float(cell) for cell in line.split(",")] for line in two_postures(10).splitlines()]
+        cells = [(row[0] + begin_s, *(unit * cell for cell in row[1:4]), *row[4:]) for row in rows]
+        text = "".join(",".join(f"{cell:.5f}" for cell in row) + "\n" for row in cells)
+        (tmp_path / "data" / f"anna_{number}.csv").write_text(HEADER + text)
+    (tmp_path / "data.toml").write_text(
+        "files = '(?P<client>[a-z]+)_(?P<session>\\d+)\\.csv'\n"
+        'time = { column = "time", unit = "s" }\nacceleration = "specific force"\nlabels = []\n'
+        'acc = { columns = ["acc_x", "acc_y", "acc_z"] }\ngyro = { columns = ["gyro_x", "gyro_y", "gyro_z"] }\n'
+    )
+    words = (model, tmp_path / "data", "--describe", tmp_path / "data.toml")
+    code, out, errors = run(*words)
+    assert (code, [line for line in out.splitlines() if line.endswith(":")]) == (0, ["anna, 2:", "anna, 10:"])
+    assert errors.startswith("note: anna, 2: ")
 
 
 def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:

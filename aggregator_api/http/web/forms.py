@@ -217,8 +217,7 @@ class FormPreset(NamedTuple):
 PRESETS: dict[str, FormPreset] = {
     "exact": FormPreset(
         "The first choice: exact sums of features of raw windows. No rounds: a device sends when it has something new, "
-        "phones and boards alike, and a version without it follows when it leaves. What the fields below say of rounds "
-        "and training means nothing to it.",
+        "phones and boards alike, and a version without it follows when it leaves.",
         {
             "labels": ACTIVITIES,
             "model": "har_features",

@@ -58,12 +58,13 @@ class Guess(NamedTuple):
 
 @dataclass
 class Draft:
-    """The lines of a first description; `problems` and `differences` are what trying it found."""
+    """The lines of a first description; `problems`, `differences` and `clients` are what trying it found."""
 
     guesses: dict[str, Guess] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
+    clients: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys and values alone."""
@@ -427,6 +428,7 @@ def _try(root: Path, found: Draft, progress: Callable[[int, str], None] | None) 
             break
     _write_labels(reports, found)
     found.differences = differences(reports)
+    found.clients = sorted({client for report in reports if not report.problem for client in report.clients})
     found.problems = [report.problem for report in reports if report.problem]
     found.remarks += dict.fromkeys(odd_words(reports))
     if len(found.problems) == len(reports):

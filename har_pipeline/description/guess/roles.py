@@ -40,6 +40,7 @@ UNIT_WORD = re.compile(
     re.IGNORECASE,
 )
 """How those are called that one person wears at a time."""
+SMALL = re.compile(r"\d{1,3}")
 MAX_UNITS = 12
 MAX_WORDS, MAX_CHARS = 100, 50
 """Activities of more words, and persons of longer ones, are none."""
@@ -123,6 +124,17 @@ class WordLevel:
         return not named and 1 in (self.shares["session"], self.shares["visit"])
 
     @property
+    def may_name_people(self) -> bool:
+        """Whether its words, of letters alone, can be names: neither activities nor sensors, places or manners."""
+        other = any(self.shares[what] for what in ("activity", "sensor", "manner", "session"))
+        return len(self.distinct) > 1 and self.shares["letters"] == 1 and not other and not self.has_units
+
+    @property
+    def has_units(self) -> bool:
+        """Whether each word is that of something that one person wears."""
+        return all(map(UNIT_WORD.fullmatch, self.distinct))
+
+    @property
     def is_session(self) -> bool:
         """Whether its name, or each of its words, is that of a session."""
         return self.role == "session" if self.column is not None else self.shares["session"] == 1
@@ -163,10 +175,14 @@ def assign(segments: Sequence[RowSegment], header: Sequence[str], columns: Seque
     """Choose the best pair of levels for activity and client, and what is left over for the session."""
     levels = [*_of_columns(segments, header, columns), *_of_paths([segment.name for segment in segments])]
     movement = np.array([segment.movement for segment in segments])
+    counters = _recording_numbers(levels, depth=segments[0].name.count("/"))
     options: dict[str, list[tuple[WordLevel | None, float]]] = {role: [(None, 0.0)] for role in EVIDENCE}
     for level in levels:
         explained = _explained(level.words, movement)
+        counts = any(map(level.overlaps, counters))
         for role, scored in options.items():
+            if counts and (role == "client" or level.shares["activity"] == 1):
+                continue
             if (score := _score(level, role, explained)) > HOPELESS:
                 scored.append((level, score))
     best, sure = choose([
@@ -177,6 +193,14 @@ def assign(segments: Sequence[RowSegment], header: Sequence[str], columns: Seque
     taken = [level for level in best.values() if level]
     left = (level for level in levels if level.is_session and not any(map(level.overlaps, taken)))
     return Roles(best["activity"], best["client"], next(left, None), sure)
+
+
+def _recording_numbers(levels: Sequence[WordLevel], depth: int) -> list[WordLevel]:
+    """Return the small integers of the files' names that count recordings, because another level names people."""
+    paths = [level for level in levels if level.column is None]
+    numbers = (level for level in paths if level.depth == depth and all(map(SMALL.fullmatch, level.distinct)))
+    named = [level for level in paths if level.may_name_people]
+    return [level for level in numbers if any(not level.overlaps(names) for names in named)]
 
 
 def _of_columns(segments: Sequence[RowSegment], header: Sequence[str], columns: Sequence[int]) -> list[WordLevel]:
@@ -260,7 +284,7 @@ def _pair(activity: WordLevel | None, client: WordLevel | None) -> float:
     varying = float(np.mean([len(activities) > 1 for activities in within.values()]))
     shared = float(np.mean([len(clients) > 1 for clients in across.values()])) if len(within) > 1 else 0.0
     if not varying and len(within) > 1:
-        return -4.0
+        return -4.0 if len(across) > 1 or client.shares["number"] else 3.0  # of one activity, people move differently
     return 3.0 * varying + 1.0 * shared
 
 

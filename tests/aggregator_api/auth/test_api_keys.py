@@ -422,7 +422,7 @@ def test_the_command_line_makes_lists_and_revokes_keys(tmp_path: Path) -> None:
     assert "revoked" in run("keys", "list").stdout
     for words, said in [
         (("keys", "revoke", "0"), "there is no key '0'"),
-        (("keys", "create", "--name", "x", "--scope", "root"), "scopes.0: Input should be"),
+        (("keys", "create", "--name", "x", "--scope", "root"), "--scope root: expected operator, read or device"),
         (("keys", "create", "--name", "x", "--scope", "read", "--federation", "none"), "no federation 'none'"),
         (("tokens", "create", "--federation", "none"), "no federation 'none'"),
     ]:
@@ -438,6 +438,9 @@ def test_the_command_line_makes_tokens(tmp_path: Path) -> None:
         made = CliRunner().invoke(cli, words)
         assert made.exit_code == 0
         assert re.fullmatch(r"gwe_[A-Za-z0-9_-]{43}_[0-9a-f]{32}\n", made.stdout), made.output
+        rows = CliRunner().invoke(cli, ["tokens", "list", "--json", "--data-dir", str(tmp_path)])
+        (row,) = json.loads(rows.stdout)
+        assert (row["device"], row["federation"], row["state"]) == ("phone", FEDERATION, "open")
         (listed,) = client.get(f"{HERE}/enrolment-tokens").json()["items"]
         assert (listed["device"], listed["auto_approve"]) == ("phone", False)
         assert listed["expires_at"] - listed["created_at"] == pytest.approx(24 * 3600)

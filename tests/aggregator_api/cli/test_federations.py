@@ -66,6 +66,20 @@ def test_a_federation_is_created_on_the_running_server(
     assert (again.exit_code, again.stderr) == (2, "error: the server refuses it: there is one of that name\n")
 
 
+def test_it_asks_where_the_server_noted_that_it_listens_unless_a_port_is_given(
+    server: HTTPServer, words: list[str]
+) -> None:
+    Path(words[-1], "address.txt").write_text(f"http://127.0.0.1:{server.server_port}\n")
+    assert RUNNER.invoke(app, words).exit_code == 0
+    assert "no server answers at http://127.0.0.1:1:" in RUNNER.invoke(app, [*words, "--port", "1"]).stderr
+
+
+def test_a_name_that_can_be_none_is_refused_with_what_it_may_have(words: list[str]) -> None:
+    words[2] = "my walk"
+    done = RUNNER.invoke(app, words)
+    assert (done.exit_code, "a name has letters, digits" in done.stderr) == (2, True), done.output
+
+
 def test_without_a_server_it_says_so(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAITWAY_PORT", "1")
     done = RUNNER.invoke(app, words)
@@ -76,7 +90,7 @@ def test_without_a_server_it_says_so(words: list[str], monkeypatch: pytest.Monke
 def test_a_new_server_lists_no_federation_and_no_key(tmp_path: Path) -> None:
     where = ["--data-dir", str(tmp_path)]
     RUNNER.invoke(app, ["migrate", *where])
-    for command in ("federations", "keys"):
+    for command in ("federations", "keys", "tokens"):
         assert json.loads(RUNNER.invoke(app, [command, "list", "--json", *where]).stdout) == []
 
 

@@ -93,7 +93,7 @@ def test_a_password_file_that_is_missing(start: list[str], monkeypatch: pytest.M
     refused(*start, said="the password in /none cannot be read")
 
 
-@pytest.mark.parametrize(("content", "said"), [(None, "No such file"), ("port 8080", "cannot be read as TOML")])
+@pytest.mark.parametrize(("content", "said"), [(None, "there is no"), ("port 8080", "cannot be read as TOML")])
 def test_a_wrong_config_file(content: str | None, said: str, tmp_path: Path) -> None:
     config = tmp_path / "server.toml"
     if content is not None:

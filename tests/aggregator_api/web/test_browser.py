@@ -222,6 +222,16 @@ def test_a_checkpoint_is_sent_with_its_progress_and_fills_the_form_in(
     assert len(operator.get_by_label("Activities").input_value().splitlines()) >= 2
 
 
+def test_fields_of_rounds_are_hidden_while_the_method_has_none(address: str, operator: Page) -> None:
+    operator.goto(f"{address}/new-federation?preset=exact")
+    of_rounds = ("Rounds", "Deadline, in seconds", "Epochs a round", "Batch size", "Learning rate")
+    for label in of_rounds:
+        assert operator.get_by_label(label, exact=True).is_hidden()
+    operator.get_by_label("Method", exact=True).select_option("fedavg")
+    for label in of_rounds:
+        assert operator.get_by_label(label, exact=True).is_visible()
+
+
 def test_a_token_is_made_and_shown_as_a_code(address: str, operator: Page) -> None:
     operator.goto(f"{address}/federations/{WALKS}/enrolment")
     operator.get_by_label("Device", exact=True).fill("phone-99")
@@ -232,6 +242,10 @@ def test_a_token_is_made_and_shown_as_a_code(address: str, operator: Page) -> No
     assert box["width"] > 150
     assert operator.locator("a[href^='gaitway-enrol:']").count() == 1
     operator.get_by_role("link", name="Back to enrolment").click()
+    operator.set_viewport_size({"width": 390, "height": 844})
+    box = operator.get_by_role("button", name="Revoke token").first.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 390
     operator.get_by_role("button", name="Approve phone-new").click()
     assert operator.get_by_role("button", name="Approve phone-new").count() == 0
 

@@ -252,6 +252,12 @@ def test_a_login_link_lets_one_browser_in_once(server: TestClient) -> None:
     assert actions == ["sessions.create"]
 
 
+def test_a_login_link_that_is_cut_off_is_answered_with_a_page(server: TestClient) -> None:
+    answer = Visitor(server).get(link_of(server)[:-5])
+    assert (answer.status_code, "This link is cut off" in answer.text) == (422, True)
+    assert "text/html" in answer.headers["content-type"]
+
+
 def test_a_login_link_ends_with_its_time_its_key_and_is_of_this_machine(server: TestClient) -> None:
     away = TestClient(server.served, host="203.0.113.9")
     path = link_of(server)

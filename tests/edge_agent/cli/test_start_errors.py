@@ -80,3 +80,13 @@ def test_a_token_that_cannot_be_read_and_a_server_that_is_not_there(tmp_path: Pa
     refused(*words, str(tmp_path / "token"), said="contains no token")
     (tmp_path / "token").write_text(f"gwe_x_{0:032}\n")
     refused(*words, str(tmp_path / "token"), said="check [server] url", exit_code=1)
+
+
+def test_an_enrolment_that_fails_leaves_no_config_file_and_names_that_differ_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(f"gwe_x_{0:032}\n")
+    path, token = tmp_path / "new.toml", str(tmp_path / "token")
+    names = ["--server", "http://127.0.0.1:9", "--federation", "walk", "--device", "phone1"]
+    refused("enrol", "--config", str(path), "--token-file", token, *names, said="cannot reach", exit_code=1)
+    assert not path.exists()
+    known = str(config(tmp_path))
+    refused("enrol", "--config", known, "--token-file", token, "--device", "other", said="leave out --device")

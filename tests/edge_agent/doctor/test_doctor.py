@@ -22,8 +22,10 @@ from typer.testing import CliRunner
 from edge_agent.__main__ import app
 from edge_agent.config.settings import load
 from edge_agent.doctor import CheckResult, Level, machine, network
+from edge_agent.doctor.network import check_broker
 from edge_agent.doctor.sensors import check_motion, check_sensors, from_health
 from edge_agent.sensors.source import SensorHealth
+from edge_agent.storage.credentials import pin_server
 from edge_agent.storage.state_store import FILE_NAME, StateStore
 from har_pipeline import Recording
 from tests.edge_agent.sensors.sensor_logger.phone import BEGAN_S, walk
@@ -319,3 +321,11 @@ def test_the_whole_visit_of_a_device_whose_server_is_away(tmp_path: Path, monkey
     assert "failure  broker: port" in run.stdout
     assert "ok  training: Python" in run.stdout
     assert "recordings found" in run.stdout
+
+
+def test_a_device_that_waits_for_its_approval_is_told_so_and_so_is_a_source_that_nobody_set(tmp_path: Path) -> None:
+    config = load(config_file(tmp_path), {})
+    config.agent.data_dir.mkdir()
+    pin_server(config.agent.data_dir, "0" * 32)
+    assert "hasn't approved this device yet" in the(check_broker(config, running=False), "broker").message
+    assert "source isn't set" in the(check_sensors(config, running=False), "sensors").message

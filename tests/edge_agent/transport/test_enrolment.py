@@ -229,7 +229,7 @@ def test_a_server_with_another_key_than_the_token_names_is_refused_and_leaves_no
     with pytest.raises(EnrolError, match=r"the operator's token names .*somebody between .* nothing was kept"):
         enrol(who, elsewhere)
     assert not (who.folder / CREDENTIALS_FILE).exists()
-    with pytest.raises(EnrolError, match="end with the fingerprint of the server's key; copy it whole"):
+    with pytest.raises(ConfigError, match="end with the fingerprint of the server's key; copy it whole"):
         enrol(who, TOKEN[:-1])
 
 

@@ -38,6 +38,7 @@ def test_describe_info_and_prepare_follow_one_another(call, tmp_path):
     assert result.exit_code == 0, result.output
     assert "check files, acceleration, labels" in result.output
     assert toml.read_text() in result.output
+    assert "clients: 12, 3 (2)" in result.output
     assert "already exists" in call("describe", data, "--out", toml).output
     shown = call("info", "--describe", toml, "--data-root", data)
     assert shown.exit_code == 0, shown.output
@@ -45,6 +46,11 @@ def test_describe_info_and_prepare_follow_one_another(call, tmp_path):
     assert "1 others do not: notes.md" in shown.output
     assert re.search(r"sitting\s*│ 3000\s*│ 2\s*│ 2", shown.output)
     assert re.search(r"subject12/respeck/sitting\.csv\s*│ 12\s*│ acc gyro\s*│ 25\s*│ 1\.0", shown.output)
+    read = json.loads(call("info", "--describe", toml, "--data-root", data, "--json").output)
+    assert read["labels"] == ["sitting", "walking_slow"]
+    assert {(*row["clients"], *row["labels"]) for row in read["files"]} == {
+        (client, label) for client in ("3", "12") for label in read["labels"]
+    }
     prepared = call("prepare", "--describe", toml, "--data-root", data, "--cache", tmp_path / "cache")
     assert prepared.exit_code == 0, prepared.output
     assert "2 clients" in prepared.output

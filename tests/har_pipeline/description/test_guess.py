@@ -97,6 +97,25 @@ def test_who_did_it_is_not_taken_for_what_was_done(tmp_path, name, header, clien
     assert sorted(set[str]().union(*(report.clients for report in reports))) == clients
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("anna/walk_1.csv", "ben/walk_2.csv"),
+        ("anna_walk_1.csv", "ben_walk_2.csv"),
+        ("anna/walk_1.csv", "anna/walk_2.csv", "ben/walk_1.csv"),
+        ("anna/1.csv", "ben/2.csv"),
+    ],
+)
+def test_a_recordings_number_is_not_its_client(tmp_path, names):
+    for name in names:
+        rows = [f"{row / 50:.2f},0.{row % 7},0.{row % 9},9.{row % 8}" for row in range(200)]
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("\n".join(["t,x,y,z", *rows]))
+    found = draft(tmp_path)
+    assert found.clients == ["anna", "ben"]
+    assert found.to_json().get("labels", ["walk"]) == ["walk"]
+
+
 def test_other_encodings_are_guessed_or_named(tmp_path):
     rows = ["t;Acc X;Acc Y;Acc Z;Aktivität", *(f"{row / 50};0;0;9.81;gehen – schräg" for row in range(200)), ""]
     (tmp_path / "x.csv").write_bytes("\n".join(rows).encode("windows-1252"))

@@ -120,7 +120,7 @@ def test_a_wrong_path_says_what_was_expected_where(tmp_path, name):
         prepare(name, tmp_path)
     with pytest.raises(SourceError, match="does not exist"):
         prepare(name, tmp_path / "nothing")
-    with pytest.raises(SourceError, match="needs the path"):
+    with pytest.raises(SourceError, match="give --data-root DATA"):
         prepare(name, None)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(SourceError, match="neither a folder nor a zip"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from aggregator_api.auth import api_keys, sessions
@@ -22,7 +22,7 @@ from aggregator_api.storage.db.database import Database
 
 router = APIRouter()
 
-Link = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{43}$")]
+_LINK = re.compile(r"[A-Za-z0-9_-]{43}")
 _LOCAL_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9_./%~-]{0,300}(\?[A-Za-z0-9_.~%=&+-]{0,300})?")
 
 
@@ -38,11 +38,14 @@ def show(request: Request, next: str = "/") -> Response:
 
 @router.get("/login/{link}")
 @anybody(below=("/login/",))
-def follow_link(request: Request, database: DatabaseDep, link: Link) -> Response:
+def follow_link(request: Request, database: DatabaseDep, link: str) -> Response:
     """Let the browser in that comes with a link of `login-link`, once; whoever comes later is asked for a key."""
     peer = peer_of(request.scope)
     if not is_loopback(peer):
         raise ForbiddenError(f"a login link works on the server's machine alone, and not from {peer}; show a key")
+    if not _LINK.fullmatch(link):
+        words = "This link is cut off; run `login-link` again on the server's machine, and copy it whole."
+        return page(request, "login.html", status=422, next="/", problem=words)
     with database.write() as session:
         begun = sessions.follow_link(session, link, time.time())
         if begun is not None:

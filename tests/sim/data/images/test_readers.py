@@ -140,7 +140,7 @@ def test_a_missing_root_says_what_was_expected(tmp_path: Path) -> None:
     for name, reader in IMAGE_SETS.items():
         options = OPTIONS.get(name)
         for root, words in (
-            (None, f"{name} needs the path"),
+            (None, f"{name} needs its data"),
             (tmp_path / "no", "does not exist"),
             (tmp_path, "no .* files"),
         ):
