@@ -35,7 +35,8 @@ from aggregator_api.http.web.pages import byte_text, page, part
 from aggregator_api.storage.db import repositories
 from aggregator_api.storage.db.database import Database
 from aggregator_api.storage.db.models import FederationRow
-from federation.methods import METHODS, is_continuous
+from federation.method import SumMethod
+from federation.methods import METHODS
 from federation.plan import ModelSpec
 from gaitway.errors import first_problem
 
@@ -139,7 +140,7 @@ def _form(
         others = session.scalars(newest).all()
     methods = [name for name, method in METHODS.items() if not method.traits.pools_data]
     others = list(dict.fromkeys([*filter(None, [fields["start_federation"]]), *others]))
-    continuous = [name for name in methods if is_continuous({"name": name})]
+    continuous = [name for name in methods if issubclass(METHODS[name], SumMethod)]
     choices = {"methods": methods, "continuous": continuous, "releases": RELEASES, "normalizations": NORMALIZATIONS}
     shown = {"others": others, **choices, "fields": fields, "preset": preset, "presets": PRESETS, "problem": problem}
     return page(request, "new_federation.html", status=status, models=network_names(), **shown)
