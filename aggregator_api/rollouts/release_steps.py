@@ -91,7 +91,7 @@ def rollout_gates(session: Session, federation: FederationRow, version: ModelVer
         ReleaseGate(
             "Models are released in waves",
             used,
-            "they are" if used else "devices choose their models themselves; switch waves on below Rollouts",
+            "they are" if used else "devices choose their own models; switch waves on below Rollouts",
         ),
         ReleaseGate(
             "No other rollout is under way",

@@ -173,7 +173,7 @@ def begin(session: Session, federation: FederationRow, new: NewRollout, now: flo
     """
     if not transitions.settings_of(federation).used:
         raise ConflictError(
-            f"the devices of {federation.name!r} choose their models themselves (rollout.mode is off); "
+            f"the devices of {federation.name!r} choose their own models (rollout.mode is off); "
             'set it to "manual" or "automatic" first, on the page Rollouts or over REST'
         )
     if (other := transitions.under_way(session, federation)) is not None:

@@ -48,6 +48,7 @@ CONFIG = {
             "POST /v1/federations",
             "PATCH /v1/federations/{name}",
             "POST /v1/federations/{name}/rollouts",
+            "PUT /v1/federations/{name}/aliases/{alias}",  # a reason has no control characters
         )
     ],
 }
