@@ -102,6 +102,7 @@ makes a table, `python -m sim arena cell KEY` prints the command of one run, and
 this page.
 
 Runs of `har_features` dated before 2026-11-29 had 600 random cosines, as `--set model.cosines=600` still gives them.
+A table whose dates end on that day has MiniRocket's features on MotionSense and UCI HAR, and cosines on other sets.
 [Methods](methods.md#analytic-federated-learning) has what MiniRocket's features change.
 
 In measures.csv, `…_last_ten` is the mean of the last ten rounds. `convergence_round` is the first round within half a
