@@ -10,8 +10,7 @@ COMMANDS = {
     ),
     "broker-passwords": (
         "broker:broker_passwords",
-        "Set new passwords for the server's two accounts at the running broker, and write them to files; then restart "
-        "the server.",
+        "Set new passwords for the server's two accounts at the running broker, and write them down; then restart it.",
     ),
     "server-certificate": (
         "broker:server_certificate",

@@ -126,8 +126,7 @@ def server_certificate(
 
 
 def broker_passwords(out: OutOption, place: ServerPlace = HERE) -> None:
-    """Set new passwords for the server's two accounts at the running broker, and write them to files; then restart the
-    server.
+    """Set new passwords for the server's two accounts at the running broker, and write them down; then restart it.
 
     This is recorded in the audit log of the server named by `--config` or `--data-dir`.
 

@@ -79,7 +79,7 @@ def shortfall(promised: PrivacyPromises, requires: PrivacyPromises) -> str:
             "requires secure sums"
         )
     found = [
-        f"{words} {_number(having)}, but this device requires {_number(needed)} or more"
+        f"{words} {_number(having)}, and this device requires {_number(needed)} or more"
         for words, having, needed in (
             ("secure.min_devices is", promised.min_devices, requires.min_devices),
             ("secure.colluding_share is", promised.min_colluding_share, requires.min_colluding_share),

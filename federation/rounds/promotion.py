@@ -76,7 +76,7 @@ def judge(found: VersionComparison, bar: Bar, *, other: str | None, trained: boo
     words += f"{_devices(found.paired)} that measured both"
     if found.gain < -bar.margin:
         allowed = metric.difference_text(-bar.margin)
-        return PromotionVerdict(Decision.WORSE, f"it is worse: {words}; at most {allowed}{unit} is allowed")
+        return PromotionVerdict(Decision.WORSE, f"it is worse: {words}; down to {allowed}{unit} is allowed")
     return PromotionVerdict(Decision.BETTER, words)
 
 

@@ -99,7 +99,7 @@ def test_a_masked_federation_says_who_lacks_a_key(tmp_path: Path) -> None:
     plan = tiny_plan(clients=None, max_weight_ratio=None, norm_factor=None)
     bench = Bench(tmp_path, plan.model_copy(update={"secure": SecureSettings(mode="masked")}))
     bench.say("a", "ready")
-    expected = "0 of the 3 devices that a round needs are online; 1 online cannot take part in secure sums"
+    expected = "0 of the 3 devices that a round needs are online; 1 online can't take part in secure sums"
     assert expected in waits(bench)
     bench.runtime.stop()
 

@@ -265,7 +265,7 @@ def test_fedali_does_not_go_on_with_a_state_that_counts_no_rounds() -> None:
     state = {"params": {"w": torch.tensor(0.0)}, "prototypes": prototypes(0.0, 1.0)}
     updates = [update("ada", 1, 1.0, prototypes=prototypes(0.0, 1.0))]
     for act in (lambda: method.broadcast(state, ""), lambda: method.aggregate(state, updates)):
-        with pytest.raises(RoundError, match=r"an earlier version of fedali wrote it.*begin a new federation"):
+        with pytest.raises(RoundError, match=r"an earlier version of fedali wrote it.*create a new federation"):
             act()
 
 

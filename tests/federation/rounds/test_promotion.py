@@ -48,7 +48,7 @@ def test_within_the_margin_it_is_as_good_and_beyond_it_is_worse() -> None:
     assert worse == PromotionVerdict(
         Decision.WORSE,
         "it is worse: −75.80 points of macro-F1 against version 1, on 2 devices that measured both; down to "
-        "−2.00 points are allowed",
+        "−2.00 points is allowed",
     )
 
 

@@ -94,5 +94,5 @@ def test_what_an_apps_reader_cannot_read_gets_a_description(call, tmp_path):
     layouts.unpacked({f"anna/{each}.csv": kept.encode() for each in ("walking", "sitting")}, tmp_path / "data")
     result = call("describe", tmp_path / "data", "--out", tmp_path / "data.toml")
     assert result.exit_code == 0, result.output
-    assert "its reader can't read it for the reasons below" in result.output
+    assert "its reader can't read it, for the reasons below" in result.output
     assert "gFx" in (tmp_path / "data.toml").read_text()

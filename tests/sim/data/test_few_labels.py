@@ -58,5 +58,5 @@ def test_all_labels_is_what_it_was() -> None:
 
 
 def test_a_task_without_classes_has_no_use_for_labels() -> None:
-    with pytest.raises(SettingsError, match="masked_reconstruction uses none, and learns from every example"):
+    with pytest.raises(SettingsError, match="masked_reconstruction uses none and learns from every example"):
         with_few_labels(DATA, MaskedReconstruction(), 5, 1.0, 0)
