@@ -112,7 +112,9 @@ def episode(world: World, folder: Path) -> None:
         ask(leaver, "withdraw")
         left = [name for name in world.names if name != leaver.stem]
         expect(here, world.broadcast_of(left), f"without {leaver.stem}")
-        here.wait_for(lambda: "is without this" in ask(leaver, "status"), "the withdrawal is not confirmed")
+        here.wait_for(
+            lambda: "excludes this device's windows" in ask(leaver, "status"), "the withdrawal is not confirmed"
+        )
         time.sleep(2.0)
         assert updates_of(here, leaver.stem) - sent <= 1  # the withdrawal itself, where it is listed
         ask(leaver, "take-part")
@@ -157,7 +159,7 @@ def serves(folder: Path, device: str) -> bool:
     """Whether a device has a model, and says why."""
     path = folder / device / "summary.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return bool(found.get("model")) and "head" in found["serving"]
+    return bool(found.get("model")) and "model" in found["serving"]
 
 
 def updates_of(here: Fleet, device: str) -> int:

@@ -38,7 +38,9 @@ def test_a_restored_server_forgets_a_withdrawn_device_again(who: str, tmp_path: 
         leaver = here.devices[NAMES[1]]
         ask(configs[1], "withdraw")
         expect(here, stays, "after the withdrawal")
-        here.wait_for(lambda: "is without this" in ask(configs[1], "status"), "the withdrawal is not confirmed")
+        here.wait_for(
+            lambda: "excludes this device's windows" in ask(configs[1], "status"), "the withdrawal is not confirmed"
+        )
         if who == "the ledger":
             leaver.stop()
         said = lose_and_restore(here, forget=who == "the device")
