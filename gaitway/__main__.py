@@ -114,27 +114,35 @@ def version() -> str:
 
 
 def _run(name: str, words: list[str]) -> None:
-    program = PROGRAMS[name]
     begin_loading()
     try:
-        module = import_module(program.module)
+        module = import_module(PROGRAMS[name].module)
     except ImportError as error:
-        _fail_if_hidden()
-        if not isinstance(error, ModuleNotFoundError):
-            raise
-        if error.name in UNIX_MODULES:
-            _fail(f"`gaitway {name}` runs on {program.systems}, and this system has no Python module {error.name}")
-        from gaitway.own_packages import install_command
-
-        _fail(f"`gaitway {name}` needs {error.name}, which is not installed: {install_command(program.extra)}")
+        _fail_if_missing(name, error)
     from typer.main import get_command  # installed with every program
 
-    from gaitway.command_line import CommandGroup
+    from gaitway.command_line import CommandGroup, CommandImportError
 
     command = get_command(module.app)
     _name_programs(command)
     CommandGroup.rename = staticmethod(_name_programs)
-    run_program(command, words, prog_name=f"gaitway {name}")
+    try:
+        run_program(command, words, prog_name=f"gaitway {name}")
+    except CommandImportError as error:
+        _fail_if_missing(name, error.__cause__ or error)
+
+
+def _fail_if_missing(name: str, error: BaseException) -> NoReturn:
+    """Say which package or system a program lacks; an import that failed otherwise is raised again."""
+    program = PROGRAMS[name]
+    _fail_if_hidden()
+    if not isinstance(error, ModuleNotFoundError):
+        raise error
+    if error.name in UNIX_MODULES:
+        _fail(f"`gaitway {name}` runs on {program.systems}, and this system has no Python module {error.name}")
+    from gaitway.own_packages import install_command
+
+    _fail(f"`gaitway {name}` needs {error.name}, which is not installed: {install_command(program.extra)}")
 
 
 def _fail_if_hidden() -> None:

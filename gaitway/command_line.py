@@ -26,6 +26,10 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only err
 JsonOption = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
 
 
+class CommandImportError(ImportError):
+    """A command can't be imported, for the reason that is its cause."""
+
+
 class LaterCommand(NamedTuple):
     """Where a command's function or group is, as `module:name`, and its purpose."""
 
@@ -35,9 +39,16 @@ class LaterCommand(NamedTuple):
     markup: Any
 
     def load(self, name: str) -> Any:
-        """Import the function or group, and make a command of this name."""
+        """Import the function or group, and make a command of this name.
+
+        Raises:
+            CommandImportError: if a package that it needs isn't installed.
+        """
         module, _, wanted = self.place.partition(":")
-        found = getattr(import_module(module), wanted)
+        try:
+            found = getattr(import_module(module), wanted)
+        except ImportError as error:
+            raise CommandImportError(name) from error
         if isinstance(found, CommandLine):
             found.rich_markup_mode = self.markup
             command = get_group(found)  # also a group with a single command
@@ -59,7 +70,8 @@ class LaterCommands(dict[str, Any]):
         """Return a command."""
         if name in self.later:
             with loading():
-                self[name] = self.later.pop(name).load(name)
+                self[name] = self.later[name].load(name)
+            del self.later[name]
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import typer
 
-from gaitway import __main__ as command
 from gaitway.__main__ import PROGRAMS, help_text, main
 from gaitway.own_packages import install_command
 from tests.repository.imports import PACKAGES, REPOSITORY
@@ -90,21 +89,38 @@ def test_a_misspelt_program_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no program 'servr'; did you mean `gaitway server`?" in capsys.readouterr().err
 
 
+HIDING = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
 @pytest.mark.parametrize(
-    ("program", "module", "words"),
+    ("words", "module", "reason"),
     [
-        ("sim", "matplotlib", f"`gaitway sim` needs matplotlib, which is not installed: {install_command('sim')}"),
-        ("agent", "fcntl", "`gaitway agent` runs on Linux, and this system has no Python module fcntl"),
+        ("sim run", "torch", f"`gaitway sim` needs torch, which is not installed: {install_command('sim')}"),
+        (
+            "server keys list",
+            "sqlalchemy",
+            f"needs sqlalchemy, which is not installed: {install_command('aggregator')}",
+        ),
+        ("agent run", "paho", f"`gaitway agent` needs paho, which is not installed: {install_command('edge')}"),
+        ("pipeline info", "numpy", "`gaitway pipeline` needs numpy, which is not installed"),
+        ("agent run", "fcntl", "`gaitway agent` runs on Linux, and this system has no Python module fcntl"),
     ],
 )
-def test_a_missing_module_is_a_sentence(
-    program: str, module: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    absent = Mock(side_effect=ModuleNotFoundError(f"No module named '{module}'", name=module))
-    monkeypatch.setattr(command, "import_module", absent)
-    with pytest.raises(SystemExit):
-        main([program, "run"])
-    assert words in capsys.readouterr().err
+def test_a_missing_module_is_a_sentence(words: str, module: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HIDING.format(module=module))
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    program = [sys.executable, "-m", "gaitway", *words.split(), "-h"]
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("line", "expected"), [("gaitway se", "server"), ("gaitway pipeline prep", "prepare")])
