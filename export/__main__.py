@@ -37,7 +37,6 @@ from gaitway.own_packages import install_command
 from gaitway.terminal import Console, print_error, working
 from har_pipeline import Recording
 from har_pipeline.description import read_description
-from har_pipeline.description.sessions import in_numbers
 from har_pipeline.units import ACC_UNITS, GYRO_UNITS, TIME_UNITS
 
 if TYPE_CHECKING:
@@ -222,33 +221,23 @@ def recognize(
         for name in names:
             read = read_recordings(name, description, follow=follow, on_warning=note)
             is_empty = True
-            for client, of_client in groupby(read, lambda chunk: chunk.client):
+            for (client, visit), chunks in groupby(read, lambda chunk: (chunk.client, chunk.session)):
                 is_empty = False
-                answered: dict[str, list[str]] = {}
-                for visit, chunks in groupby(of_client, lambda chunk: chunk.session):
-                    is_named = bool(client) and (describe is not None or len(names) > 1)
-                    title = (f"{name}: " if describe is None else f"{client}, {visit}: ") if is_named else ""
-                    recognizer = Recognizer(session, live=follow, on_warning=partial(_note_on, title, note))
-                    timeline = Timeline(session.metadata.labels, per_window=per_window or follow, as_json=as_json)
-                    timeline.recording = {"client": client, "session": visit} if is_named else {}
-                    lines = _lines(chunks, recognizer, timeline)
-                    if client:
-                        answered[visit] = [title.strip()] * (is_named and not as_json) + list(lines)
-                    else:  # a pipe, or a file that grows
-                        _print_lines(lines)
-                for visit in sorted(answered, key=in_numbers):
-                    _print_lines(answered[visit])
+                is_named = bool(client) and (describe is not None or len(names) > 1)
+                title = (f"{name}: " if describe is None else f"{client}, {visit}: ") if is_named else ""
+                recognizer = Recognizer(session, live=follow, on_warning=partial(_note_on, title, note))
+                timeline = Timeline(session.metadata.labels, per_window=per_window or follow, as_json=as_json)
+                timeline.recording = {"client": client, "session": visit} if is_named else {}
+                if is_named and not as_json:
+                    typer.echo(title.strip())
+                for line in _lines(chunks, recognizer, timeline):
+                    typer.echo(line)
             if is_empty:
                 raise InputError(f"{name} contains no samples; expected rows of numbers below the header")
 
 
 def _note_on(title: str, note: Callable[[str], None], words: str) -> None:
     note(f"{title}{words}")
-
-
-def _print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        typer.echo(line)
 
 
 @app.command()

@@ -29,9 +29,9 @@ _ROOT_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]{1,64}){1,4}")
 
 
 DATABASE = "gaitway.sqlite3"
-ADDRESS_FILE = "address.txt"
-"""In the data folder while the server runs: the URL that it listens at."""
 """The database's file in data_dir, and in a backup."""
+ADDRESS_FILE = "address.txt"
+"""The file in data_dir with the URL at which the running server listens."""
 
 
 def parsed_url(url: str | URL) -> URL:

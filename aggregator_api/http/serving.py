@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -101,11 +101,15 @@ class _Server(uvicorn.Server):
             handshake_s = settings.header_timeout_s
             server = await listen(self._connection, host, port, backlog=BACKLOG, tls=context, handshake_s=handshake_s)
             self.servers.append(server)
-        write_file(settings.data_dir / ADDRESS_FILE, f"{settings.own_url}\n".encode("ascii"))
+        try:
+            write_file(settings.data_dir / ADDRESS_FILE, f"{settings.own_url}\n".encode("ascii"))
+        except OSError as error:  # a full disk stops no server: commands then take the port from the settings
+            log.warning("address not written: %s", error)
         log.info("listening at %s; `login-link` opens the pages", settings.own_url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        (self._settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
+        with suppress(OSError):
+            (self._settings.data_dir / ADDRESS_FILE).unlink(missing_ok=True)
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:

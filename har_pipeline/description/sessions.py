@@ -289,7 +289,7 @@ def _on_one_clock(sessions: list[JoinedPieces], stored: _Stored) -> list[JoinedP
     def begin_s(session: JoinedPieces) -> float:
         return min(stored.extents[piece].begin_s for piece in session.pieces)
 
-    ordered, clock_s = sorted(sessions, key=lambda session: (begin_s(session), in_numbers(session.name))), -np.inf
+    ordered, clock_s = sorted(sessions, key=lambda session: (begin_s(session), _in_numbers(session.name))), -np.inf
     for session in ordered:
         if begin_s(session) <= clock_s:
             session.shift_s = float(np.ceil(clock_s)) + PAUSE_S - begin_s(session)
@@ -297,7 +297,7 @@ def _on_one_clock(sessions: list[JoinedPieces], stored: _Stored) -> list[JoinedP
     return ordered
 
 
-def in_numbers(name: str) -> list[tuple[int, str]]:
+def _in_numbers(name: str) -> list[tuple[int, str]]:
     """Return what sorts trial 2 before trial 10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 

@@ -95,7 +95,7 @@ def test_a_described_folder_is_answered_session_by_session_whatever_its_labels(t
     assert "--describe already sets what --units sets" in errors
 
 
-def test_sessions_come_in_the_order_of_their_names_and_each_note_names_its_own(tmp_path: Path, model: Path) -> None:
+def test_sessions_come_in_the_order_of_their_times_and_each_note_names_its_own(tmp_path: Path, model: Path) -> None:
     """Of a client whose tenth walk has the earliest times; the accelerometer of the second measures g."""
     (tmp_path / "data").mkdir()
     for number, unit, begin_s in ((10, 1.0, 0), (2, 1 / 9.80665, 1000)):
@@ -110,7 +110,7 @@ def test_sessions_come_in_the_order_of_their_names_and_each_note_names_its_own(t
     )
     words = (model, tmp_path / "data", "--describe", tmp_path / "data.toml")
     code, out, errors = run(*words)
-    assert (code, [line for line in out.splitlines() if line.endswith(":")]) == (0, ["anna, 2:", "anna, 10:"])
+    assert (code, [line for line in out.splitlines() if line.endswith(":")]) == (0, ["anna, 10:", "anna, 2:"])
     assert errors.startswith("note: anna, 2: ")
 
 
