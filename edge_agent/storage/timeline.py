@@ -13,6 +13,7 @@ from datetime import date, datetime, time, timedelta
 from typing import NamedTuple
 
 from edge_agent.storage.window_store import UNLABELLED, WindowStore
+from har_pipeline.signals.wear import NOT_WORN
 
 MINUTE_S = 60.0
 MAX_ROWS = 100_000
@@ -40,7 +41,7 @@ class Stretch(NamedTuple):
     """Minutes that follow each other and look alike; seconds since 1970.
 
     `certainty` is the sum of the label's probabilities over all windows of the stretch, None where nothing was
-    recognized; `movement` is None where nothing was classified.
+    recognized or nobody wore the device; `movement` is None where nothing was classified.
     """
 
     from_s: float
@@ -161,7 +162,10 @@ def uncertain(minutes: dict[int, Minute]) -> list[Stretch]:
     unlabelled = [
         stretch
         for stretch in stretches(minutes, MAX_ASKED_MINUTES)
-        if stretch.unlabelled and not stretch.label and (stretch.certainty or 0.0) < UNCERTAIN
+        if stretch.unlabelled
+        and not stretch.label
+        and (stretch.certainty or 0.0) < UNCERTAIN
+        and stretch.recognized != NOT_WORN
     ]
     # what was never classified says nothing about where the model is weak
     return sorted(
@@ -171,12 +175,13 @@ def uncertain(minutes: dict[int, Minute]) -> list[Stretch]:
 
 def _stretch(run: Sequence[Minute], first: int, end: int) -> Stretch:
     label, seen = run[0].likeliest, sum(minute.seen for minute in run)
+    is_guess = seen and label not in ("", NOT_WORN)
     kept = sum(sum(minute.kept.values()) for minute in run)
     return Stretch(
         first * MINUTE_S,
         end * MINUTE_S,
         label,
-        sum(minute.recognized.get(label, 0.0) for minute in run) / seen if label and seen else None,
+        sum(minute.recognized.get(label, 0.0) for minute in run) / seen if is_guess else None,
         sum(minute.movement for minute in run) / seen if seen else None,
         run[0].label,
         kept,

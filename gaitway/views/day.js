@@ -218,7 +218,8 @@ export class DayView {
     const when = `${minuteClock(1000 * stretch.from_s)} to ${minuteClock(1000 * stretch.to_s)}`;
     const on = dayOf(stretch.from_s);
     const none = movement === null ? "not recognized yet" : "not recognized";
-    const seen = recognized ? `${labelText(recognized)}, ${Math.round(100 * (certainty ?? 0))} %` : none;
+    const sure = certainty === null ? "" : `, ${Math.round(100 * certainty)} %`;
+    const seen = recognized ? labelText(recognized) + sure : none;
     const differs = label && recognized && label !== recognized ? " (differs)" : "";
     const given = !kept ? "no window is kept" : label ? `labelled ${labelText(label)}${differs}` : "no label";
     return element(
@@ -236,7 +237,7 @@ export class DayView {
   giving(stretch, when, labels) {
     const options = labels.map((label) => element("option", { value: label }, labelText(label)));
     const which = element("select", { "aria-label": `What you did from ${when}` }, options);
-    which.value = stretch.label || stretch.recognized || labels[0];
+    which.value = [stretch.label, stretch.recognized].find((label) => labels.includes(label)) ?? labels[0];
     const verb = stretch.label ? "Correct" : "Label";
     const give = () => this.give(stretch, which.value);
     return element("span", { class: "give" }, which, element("button", { type: "button", "aria-label": `${verb} ${when}`, onclick: give }, verb));

@@ -18,6 +18,7 @@ from edge_agent.storage.window_listing import Selection, delete
 from edge_agent.storage.window_store import WindowStore
 from edge_agent.training.local_data import window_keys
 from har_pipeline import Window
+from har_pipeline.signals.wear import NOT_WORN
 from tests.edge_agent.page.page_devices import PageDevice
 from tests.edge_agent.window_factories import LABELS, SETTINGS
 
@@ -58,6 +59,15 @@ def day_of(device: PageDevice, day: str | None = DAY) -> dict[str, Any]:
 
 def minute(n: int) -> float:
     return NOON_S + 60 * n
+
+
+def test_minutes_in_which_nobody_wore_it_are_no_guess_and_not_asked_about() -> None:
+    minutes = {
+        1: Minute({"walking": 20.0}, seen=40, movement=80.0, kept={"": 40}),
+        2: Minute({NOT_WORN: 40.0}, seen=40, movement=0.4, kept={"": 40}),
+    }
+    assert [(each.recognized, each.certainty) for each in stretches(minutes)] == [("walking", 0.5), (NOT_WORN, None)]
+    assert [each.recognized for each in uncertain(minutes)] == ["walking"]
 
 
 def test_the_most_uncertain_stretches_come_first_and_none_is_long(device: PageDevice) -> None:
