@@ -39,8 +39,11 @@ class WearDetector:
     def is_worn(self, x: np.ndarray, start_s: float, session: int = 0) -> bool:
         """Take a window (n, 6), m/s² and rad/s, and return whether the device is worn at its end.
 
-        A single window that moves ends what lay still, and so does a gap in the recording.
+        A single window that moves ends the stillness, and so does a gap in the recording. An image says nothing of it:
+        a camera may look at the same scene for hours.
         """
+        if x.ndim != 2:
+            return True
         x = x.astype(np.float64)
         spread = x[:, :3].std(axis=0).max()
         has_gap = bool(self._still) and not 0 < start_s - self._still[-1][0] <= STILL_S / 2

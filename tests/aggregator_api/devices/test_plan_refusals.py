@@ -20,7 +20,7 @@ from tests.aggregator_api.generated_devices import FEDERATION, tiny_plan
 from tests.live.summing_devices import SummingDevice
 
 NEWS = ("device.refuses", "device.accepts")
-REASON = "secure.min_devices is 3, but this device requires 50 or more"
+REASON = "secure.min_devices is 3, and this device requires 50 or more"
 
 
 def says(bench: Bench, folder: Path, name: str, reason: str = "", signer: str = "", **refusal: Any) -> None:

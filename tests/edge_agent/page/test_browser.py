@@ -105,7 +105,7 @@ def test_a_person_reads_which_plan_is_refused_and_accepts_it(page: Page, device:
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
     privacy = page.get_by_role("region", name="Privacy")
-    privacy.get_by_text("secure.min_devices is 3, but this device requires 50 or more").wait_for()
+    privacy.get_by_text("secure.min_devices is 3, and this device requires 50 or more").wait_for()
     assert barriers(page) == []
     privacy.screenshot(path=tmp_path / "privacy.png")
     privacy.get_by_text("Accept the plan …").click()

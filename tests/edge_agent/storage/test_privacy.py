@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 
 def refuse(store: StateStore) -> None:
-    note_refused_plan(store, "secure.min_devices is 3, but this device requires 50 or more", LESS)
+    note_refused_plan(store, "secure.min_devices is 3, and this device requires 50 or more", LESS)
 
 
 def test_a_pin_outlives_a_restart_and_a_federation_made_anew(store: StateStore) -> None:

@@ -75,6 +75,11 @@ def test_stillness_ends_with_the_recording_and_with_its_session() -> None:
     assert WearDetector().is_worn(broken, 0.0)
 
 
+def test_a_camera_that_sees_nothing_move_is_worn() -> None:
+    detector, scene = WearDetector(), np.full((3, 32, 32), 0.5, np.float32)
+    assert all(detector.is_worn(scene, 1.0 * second) for second in range(60))
+
+
 def test_a_shorter_stay_is_not_called_not_worn() -> None:
     assert all(worn(lying(STILL_S)))
 
