@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator_api.cli.app import app
+from tests.ports import free_port
 from tests.samples.messages import plan
 
 RUNNER = CliRunner()
@@ -135,3 +139,30 @@ def test_what_is_not_the_server_is_told_in_a_sentence(
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert reason in done.stderr
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_a_server_notes_its_address_while_it_runs_and_runs_as_well_if_it_cannot(
+    is_writable: bool, tmp_path: Path
+) -> None:
+    note, ports = tmp_path / "address.txt", [free_port(), free_port()]
+    if not is_writable:
+        note.mkdir()
+    place = ["--port", str(ports[0]), "--broker-port", str(ports[1]), "--data-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "aggregator_api", "serve", "--embedded-broker", *place]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        try:
+            log = next(line for line in program.stderr if "listening at" in line)
+            if is_writable:
+                link = RUNNER.invoke(app, ["login-link", "--data-dir", str(tmp_path)])
+                assert (link.exit_code, link.stderr) == (0, "")
+                assert link.stdout.startswith(f"http://127.0.0.1:{ports[0]}/login/")
+        finally:
+            program.send_signal(signal.SIGTERM)
+            program.communicate(timeout=60)
+    assert f"http://127.0.0.1:{ports[0]};" in log
+    assert program.returncode == 0
+    assert note.exists() != is_writable
+    link = RUNNER.invoke(app, ["login-link", *place[:2], *place[4:]])
+    assert "nothing answers" in link.stderr
