@@ -62,8 +62,7 @@ COMMANDS = {
 """Each command's location and purpose."""
 
 app = CommandLine(rich_markup_mode="markdown")
-for _name, (_place, _purpose) in COMMANDS.items():
-    app.later(_name, f"edge_agent.cli.{_place}", _purpose, can_be_quiet=_name != "run")
+app.later("edge_agent.cli", COMMANDS, endless=("run",))
 
 
 @app.callback()

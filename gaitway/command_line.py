@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import wraps
 from importlib import import_module
@@ -76,7 +76,9 @@ class LaterCommands(dict[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a command, or the default without one of that name."""
-        return self[name] if name in self else default  # noqa: SIM401 (it would call itself)
+        if name not in self:
+            return default
+        return self[name]
 
     def values(self) -> Any:
         """Return all commands."""
@@ -149,14 +151,16 @@ class CommandLine(typer.Typer):
         settings = {"cls": group, "no_args_is_help": True, "add_completion": False, **settings}
         super().__init__(context_settings=context, **settings)
 
-    def later(self, name: str, place: str, purpose: str, *, can_be_quiet: bool = True) -> None:
-        """Add a command or a group that is imported when it is called.
+    def later(self, package: str, commands: Mapping[str, tuple[str, str]], endless: Container[str] = ()) -> None:
+        """Add commands and groups of a package that are imported when they are called.
 
         Args:
-            place: its module and name, such as `sim.cli.run:run`.
-            purpose: its text in the list of commands, which is the first sentence of its help.
+            commands: for each name its place in the package, such as `run:run`, and its text in the list of commands,
+                which is the first sentence of its help.
+            endless: those that run until stopped, which have no `--quiet`.
         """
-        self._later[name] = LaterCommand(place, purpose, can_be_quiet, self.rich_markup_mode)
+        for name, (place, purpose) in commands.items():
+            self._later[name] = LaterCommand(f"{package}.{place}", purpose, name not in endless, self.rich_markup_mode)
 
     def command(self, *args: Any, can_be_quiet: bool = True, **settings: Any) -> Callable[[Function], Function]:
         """Add a command; programs that run until stopped have no `--quiet`."""

@@ -45,7 +45,7 @@ _GROUPS, _PADDING = _HALF * len(DILATIONS), _REACH * max(DILATIONS)
 
 
 class MiniRocket(nn.Module):
-    """Map raw windows x (B, 128, 6) to features (B, `features`) from −4 to 4; the first half has no axes."""
+    """Map raw windows x (B, 128, 6) to features (B, `features`) from −4 to 4; half of them ignore orientation."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Dilated(nn.Module):
 
 
 def channels_of(x: Tensor) -> Tensor:
-    """Return the channels (B, 12, T) of raw windows x (B, T, 6), in whole steps; the first six have no axes."""
+    """Return the channels (B, 12, T) of raw windows x (B, T, 6), in whole steps; the first six ignore orientation."""
     steps = torch.round(x.clamp(-RANGE, RANGE) * STEPS).double()
     gravity = steps[..., :3].sum(1, keepdim=True)
     length = torch.sqrt((gravity * gravity).sum(2)).clamp(min=1.0)  # a still sensor in free fall has no direction

@@ -79,8 +79,7 @@ COMMANDS = {
 """Each command's location and purpose."""
 
 app = CommandLine(rich_markup_mode="markdown")
-for _name, (_place, _purpose) in COMMANDS.items():
-    app.later(_name, f"aggregator_api.cli.{_place}", _purpose, can_be_quiet=_name not in ("serve", "broker"))
+app.later("aggregator_api.cli", COMMANDS, endless=("serve", "broker"))
 
 
 @app.callback()

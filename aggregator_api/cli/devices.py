@@ -32,11 +32,8 @@ from aggregator_api.devices.service import DeviceTags
 from aggregator_api.storage.db.models import DeviceRow, FederationRow
 
 app = new_app("List, approve, remove and group devices of federations.")
-app.later(
-    "delete",
-    "aggregator_api.cli.storage:delete_device",
-    "Delete a device with its reports, uploads, scores and account; audit entries stay.",
-)
+DELETE = "Delete a device with its reports, uploads, scores and account; audit entries stay."
+app.later("aggregator_api.cli", {"delete": ("storage:delete_device", DELETE)})
 Names = Annotated[list[str], typer.Argument(help="Names of devices.", metavar="DEVICE…")]
 
 

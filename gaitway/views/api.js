@@ -2,8 +2,8 @@
 
 /**
  * @typedef {object} Device
- * @property {(name: string, body?: object) => Promise<any>} ask Show something, or do it; rejects with an Error that
- *   says to people what is wrong. What comes is said below.
+ * @property {(name: string, body?: object) => Promise<any>} ask Read something, or do it. The types below describe the
+ *   answers; on failure it rejects with an Error whose message is for people.
  */
 
 /**

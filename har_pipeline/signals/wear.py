@@ -1,4 +1,4 @@
-"""Whether somebody wears the device: nobody does when it lies stiller than a person can sit.
+"""Whether the device is worn: it isn't when it lies stiller than a person can sit.
 
 A pocket moves with its owner's breath and posture even while its owner sits still; a table doesn't. Over half a minute
 that shows in the mean of each window, from which most of the sensor's noise is gone. The spread in a window doesn't

@@ -38,8 +38,7 @@ COMMANDS = {
 """Each command's location and purpose."""
 
 app = CommandLine(rich_markup_mode="rich")
-for _name, (_place, _purpose) in COMMANDS.items():
-    app.later(_name, f"sim.cli.{_place}", _purpose)
+app.later("sim.cli", COMMANDS)
 
 
 @app.callback()
